@@ -74,7 +74,7 @@ class ColumnTest(Protocol):
 
 
 class Stage:
-    """The declarations that all stages share."""
+    """The base class of `PartStage` and `CorpusStage`: what a stage declares about itself."""
 
     version: ClassVar[int] = 1  # increase whenever the same input would give a different output
     list_knob: ClassVar[str | None] = None  # the knob that a bare list in a corpus file sets, as in `filter: [...]`

@@ -373,11 +373,12 @@ def describe(error: BaseException) -> str:
 
 def redacted(text: str) -> str:
     """Return `text` without credentials and queries in URLs, and without the values of environment variables
-    whose names suggest a secret, such as `API_KEY`. Values of fewer than 6 characters are not replaced.
+    whose names suggest a secret, such as `API_KEY`: each is replaced with `***`. Values of fewer than 6
+    characters are kept.
     """
-    text = re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
+    text = re.sub(r"(?<=://)[^/\s]+@", "***@", text)
     text = re.sub(r"(://[^\s?'\"]*)\?[^\s'\")]*", r"\1?***", text)
-    for name, value in os.environ.items():
-        if _SECRET_NAME.search(name.upper()) and len(value) >= 6:
-            text = text.replace(value, "***")
+    secrets = {value for name, value in os.environ.items() if _SECRET_NAME.search(name.upper()) and len(value) >= 6}
+    for secret in sorted(secrets, key=len, reverse=True):  # one may begin another
+        text = text.replace(secret, "***")
     return text

@@ -207,6 +207,8 @@ def test_numbers_of_an_event_are_listed_by_source():
 def test_secrets_are_taken_out(monkeypatch):
     monkeypatch.setenv("SOME_PASSWORD", "hunter22")
     monkeypatch.setenv("SHORT_KEY", "a")
+    monkeypatch.setenv("LONG_TOKEN", "hunter22-and-more")
+    assert redacted("hunter22-and-more https://user:p@ss@host/a") == "*** https://***@host/a"
     assert (
         redacted("s3://id:pw@bucket/a hunter22 http://h/p?sig=1&x=2 a@b") == "s3://***@bucket/a *** http://h/p?*** a@b"
     )

@@ -139,7 +139,6 @@ def _earlier(order: Any, length: int) -> Any:
 
 
 def _queried(network: Any) -> int:
-    """Return the number of parameters by which every query of the second stream is multiplied."""
     keys = tuple(f"rel_attn.{name}" for name in _KEYS)
     named = [pair for layer in network.transformer.layer for pair in layer.named_parameters()]
     return sum(parameter.numel() for name, parameter in named if name not in keys)

@@ -1,5 +1,5 @@
-"""The entries of a list or grid design. Each has a job, whose mixture is usually not known yet, and a corpus
-that the job reads. No corpus is opened here.
+"""The entries of a list or grid design. Each has a job and, if the study builds its corpora, the variant of
+the corpus file that the job reads. No corpus is opened here, so the mixture of a job is usually set later.
 """
 
 import itertools

@@ -1,9 +1,10 @@
 """A Gaussian process over mixtures (Rasmussen and Williams, 2006, chapters 2 and 5): the law for a metric
-that follows no formula. It usually needs more runs than a law with a formula, and may have several local
-minima.
+that follows no formula. It usually needs more runs than a law with a formula, and its prediction may have
+several local minima over the mixtures.
 
-The kernel of two mixtures x and z is s^2 exp(-|x - z|^2 / (2 l^2)) + a^2 x.z, and the variance of the noise
-is n^2. The four parameters s, l, a and n maximise the marginal likelihood.
+The metric is standardised before the fit. The kernel of two mixtures x and z is s^2 exp(-|x - z|^2 / (2 l^2))
++ a^2 x.z, and the variance of the noise is n^2. The four parameters s, l, a and n maximise the marginal
+likelihood.
 """
 
 from dataclasses import dataclass
