@@ -29,7 +29,8 @@ from gristmill.storage.timeouts import LISTING_SECONDS, ask
 
 _WEB = re.compile(r"https?://", re.IGNORECASE)
 _CREDENTIALS = re.compile(
-    r"://[^/@\s]+@|[?&;](?:[^=&;\s]*(?:signature|token|secret|password|key)|sig|policy)=", re.IGNORECASE
+    r"://(?:[^/@\s:]+:(?!\d+/)\S*|[^/\s]+)@|[?&;](?:[^=&;\s]*(?:signature|token|secret|password|key)|sig|policy)=",
+    re.IGNORECASE,
 )
 _BLOCK_BYTES = 4 << 20  # per request: large enough to hide latency, small enough for Parquet
 _LIBRARIES = {

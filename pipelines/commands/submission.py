@@ -40,7 +40,9 @@ _CODE = ("gristmill", "pipelines", "tokenizer", "trainers")
 _CODE_SUFFIXES = (".py", ".html", ".css", ".json", ".yaml")
 _SLOT = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,46}[a-z0-9])?")
 # The user and password of a URL, or the query of an http(s) URL, which may be a signature.
-_CREDENTIALS = re.compile(r"://[^/@\s]+@|(?:(?<=http://)|(?<=https://))[^\s?#@]*[?#]\S*", re.IGNORECASE)
+_CREDENTIALS = re.compile(
+    r"://(?:[^/@\s:]+:(?!\d+/)\S*|[^/\s]+)@|(?:(?<=http://)|(?<=https://))[^\s?#@]*[?#]\S*", re.IGNORECASE
+)
 _LARGEST = 5  # files named when an upload is too big
 
 

@@ -37,7 +37,7 @@ FORMAT, FILE = "gristmill-sinks/1", "sinks.json"
 _GROUPS = {"step": "train", "validation": "validation"}
 _CLOSING = 60.0  # seconds that a run waits for a sink when it ends
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
-_SECRET_NAME = re.compile("KEY|TOKEN|PASSWORD|SECRET|CREDENTIAL")
+_SECRET_NAME = re.compile("KEY|TOKEN|PASS|_PWD|SECRET|CREDENTIAL")
 
 
 @dataclass(frozen=True)
@@ -373,10 +373,10 @@ def describe(error: BaseException) -> str:
 
 def redacted(text: str) -> str:
     """Return `text` without credentials and queries in URLs, and without the values of environment variables
-    whose names suggest a secret, such as `API_KEY`: each is replaced with `***`. Values of fewer than 6
-    characters are kept.
+    whose names contain KEY, TOKEN, PASS, _PWD, SECRET or CREDENTIAL: each is replaced with `***`. Values of
+    fewer than 6 characters are kept.
     """
-    text = re.sub(r"(?<=://)[^/\s]+@", "***@", text)
+    text = re.sub(r"(?<=://)(?:[^/\s:@]+:(?!\d+/)\S*|[^/\s]+)@", "***@", text)
     text = re.sub(r"(://[^\s?'\"]*)\?[^\s'\")]*", r"\1?***", text)
     secrets = {value for name, value in os.environ.items() if _SECRET_NAME.search(name.upper()) and len(value) >= 6}
     for secret in sorted(secrets, key=len, reverse=True):  # one may begin another

@@ -106,6 +106,7 @@ def test_the_interpreter_takes_the_place_of_python_and_words_are_quoted():
         (("bash", "-c", "x"), None, "got 'bash'"),
         (("python",), None, "expected python and its arguments"),
         (("python", "x.py", "s3://me:secret@bucket/a"), None, "'s3://...@bucket/a' holds credentials"),
+        (("python", "x.py", "s3://me:sec/r@et@bucket/a"), None, "'s3://...@bucket/a' holds credentials"),
         (("python", "x.py", "a=https://data.example/b?sig=secret"), None, "'a=https://...' holds credentials"),
         (("python", "-m", "m", "missing.yaml"), None, "missing.yaml: no such file"),
         (("python", "-m", "m", "config=missing.yml"), None, "COMMAND: missing.yml: no such file"),

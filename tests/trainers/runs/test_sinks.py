@@ -208,7 +208,10 @@ def test_secrets_are_taken_out(monkeypatch):
     monkeypatch.setenv("SOME_PASSWORD", "hunter22")
     monkeypatch.setenv("SHORT_KEY", "a")
     monkeypatch.setenv("LONG_TOKEN", "hunter22-and-more")
-    assert redacted("hunter22-and-more https://user:p@ss@host/a") == "*** https://***@host/a"
+    monkeypatch.setenv("MYSQL_PWD", "hunter33")
+    assert redacted("hunter22-and-more hunter33 https://user:p@ss@host/a") == "*** *** https://***@host/a"
+    plain = "http://host:80/a@b hf://org/repo@rev"
+    assert redacted(f"s3://AKIA:ab/cd@bucket/x {plain}") == f"s3://***@bucket/x {plain}"
     assert (
         redacted("s3://id:pw@bucket/a hunter22 http://h/p?sig=1&x=2 a@b") == "s3://***@bucket/a *** http://h/p?*** a@b"
     )
