@@ -8,6 +8,10 @@ from gristmill.storage.disk import LocalPath
 
 # Two or more letters, a colon and one slash: `s3:/bucket`, as pathlib shortens a URL, is included.
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)
+LOGIN = r"://(?:[^/@\s:]+:(?!\d+/)\S*|[^/\s]+)@"
+"""A regular expression for the user, and the password if there is one, of a URL. Passwords may contain `/` and `@`;
+digits after a colon, up to a slash, are a port.
+"""
 _HOME = re.compile(r"\$(?:HOME|\{HOME\})(?=/|$)")
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})(?=/|$)")
 

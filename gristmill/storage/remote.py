@@ -24,12 +24,12 @@ from urllib.parse import urlsplit
 from gristmill.errors import RemoteError, UserError, attach_filename
 from gristmill.host import host
 from gristmill.libraries.extras import install_extra
-from gristmill.storage.paths import is_url
+from gristmill.storage.paths import LOGIN, is_url
 from gristmill.storage.timeouts import LISTING_SECONDS, ask
 
 _WEB = re.compile(r"https?://", re.IGNORECASE)
 _CREDENTIALS = re.compile(
-    r"://(?:[^/@\s:]+:(?!\d+/)\S*|[^/\s]+)@|[?&;](?:[^=&;\s]*(?:signature|token|secret|password|key)|sig|policy)=",
+    LOGIN + r"|[?&;](?:[^=&;\s]*(?:signature|token|secret|password|key)|sig|policy)=",
     re.IGNORECASE,
 )
 _BLOCK_BYTES = 4 << 20  # per request: large enough to hide latency, small enough for Parquet

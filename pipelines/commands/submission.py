@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from gristmill.config import load_yaml, near_match
 from gristmill.errors import ConfigError, UserError
-from gristmill.storage.paths import is_url
+from gristmill.storage.paths import LOGIN, is_url
 from gristmill.storage.remote import has_query, shown
 from gristmill.storage.store import digest, file_checksum
 
@@ -40,9 +40,7 @@ _CODE = ("gristmill", "pipelines", "tokenizer", "trainers")
 _CODE_SUFFIXES = (".py", ".html", ".css", ".json", ".yaml")
 _SLOT = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,46}[a-z0-9])?")
 # The user and password of a URL, or the query of an http(s) URL, which may be a signature.
-_CREDENTIALS = re.compile(
-    r"://(?:[^/@\s:]+:(?!\d+/)\S*|[^/\s]+)@|(?:(?<=http://)|(?<=https://))[^\s?#@]*[?#]\S*", re.IGNORECASE
-)
+_CREDENTIALS = re.compile(LOGIN + r"|(?:(?<=http://)|(?<=https://))[^\s?#@]*[?#]\S*", re.IGNORECASE)
 _LARGEST = 5  # files named when an upload is too big
 
 

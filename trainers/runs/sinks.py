@@ -29,6 +29,7 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.events import read_events
 from gristmill.libraries.extras import install_extra
 from gristmill.storage.disk import LocalPath
+from gristmill.storage.paths import LOGIN
 from gristmill.storage.store import read_json, write_json
 from trainers.runs.history import drop_superseded, follow
 
@@ -376,7 +377,7 @@ def redacted(text: str) -> str:
     whose names contain KEY, TOKEN, PASS, _PWD, SECRET or CREDENTIAL: each is replaced with `***`. Values of
     fewer than 6 characters are kept.
     """
-    text = re.sub(r"(?<=://)(?:[^/\s:@]+:(?!\d+/)\S*|[^/\s]+)@", "***@", text)
+    text = re.sub(LOGIN, "://***@", text)
     text = re.sub(r"(://[^\s?'\"]*)\?[^\s'\")]*", r"\1?***", text)
     secrets = {value for name, value in os.environ.items() if _SECRET_NAME.search(name.upper()) and len(value) >= 6}
     for secret in sorted(secrets, key=len, reverse=True):  # one may begin another

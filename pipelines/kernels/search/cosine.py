@@ -132,7 +132,6 @@ def spread_first(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
     draws = 2 + int(np.log(count))
     chosen = [int(generator.integers(len(units)))]
     distance = _distances(units, chosen)[0]
-    distance[chosen] = 0
     while len(chosen) < count and distance.any():
         sums = np.cumsum(distance)
         tried = np.minimum(np.searchsorted(sums, generator.random(draws) * sums[-1], side="right"), len(units) - 1)
@@ -140,7 +139,6 @@ def spread_first(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
         best = int(lowered.sum(axis=1).argmin())
         chosen.append(int(tried[best]))
         distance = lowered[best]
-        distance[chosen] = 0  # a vector of zeros is not near itself
     return np.concatenate([vectors[chosen], np.delete(vectors, chosen, axis=0)])
 
 
@@ -149,6 +147,7 @@ def _distances(units: np.ndarray, chosen: Sequence[int] | np.ndarray) -> np.ndar
     A value near 0 becomes 0.
     """
     distances = 1 - (units[chosen] @ units.T).astype(np.float64)
+    distances[np.arange(len(chosen)), chosen] = 0  # of a vector of zeros, too
     return np.where(distances > _UNSURE, distances, 0)
 
 

@@ -31,8 +31,8 @@ _SUFFIXES = {
 
 
 def decoded_bound(size: int, limit: int) -> int:
-    """Return how many bytes a file of `size` bytes may decode to: 1 GiB or 1,000 times `size`, whichever is
-    more, but never more than `limit`.
+    """Return how many bytes a file of `size` bytes may decode to: 1 GiB or, if that is more,
+    1,000 times `size`, but never more than `limit`.
     """
     return min(limit, max(_FREE_BYTES, _EXPANSION_RATIO * size))
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from gristmill.host import lent
 from trainers.evaluation.suites.suite_result import PairedDifference, Z, suite_mean
-from trainers.evaluation.suites.task_result import NoisyScore, centred_scale, ratio_of, standard_error
+from trainers.evaluation.suites.task_result import NoisyScore, centred_scale, difference_error, ratio_of, standard_error
 from trainers.runs.stored_evaluations import StoredEvaluation
 from trainers.tasks.load_task import Suite
 
@@ -189,9 +189,7 @@ def _difference(a: ScoreHistory, b: ScoreHistory, name: str) -> PairedDifference
     first, second = a.averages[name], b.averages[name]
     assert first.influences is not None
     assert second.influences is not None
-    value = second.score.value - first.score.value
-    # One item says nothing about others.
-    error = standard_error(second.influences - first.influences) if len(first.influences) > 1 else math.inf
+    value, error = second.score.value - first.score.value, difference_error(first.influences, second.influences)
     return _tested(a.run, b.run, name, "average of checkpoints", value, error)
 
 

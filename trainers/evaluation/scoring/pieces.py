@@ -79,7 +79,7 @@ class _Tree:
 
     @property
     def length(self) -> int:
-        """The length of `inputs` or of `decoder`, whichever is larger."""
+        """The length of `inputs`, or of `decoder` if that is larger."""
         return max(len(self.inputs), self.goals)
 
 

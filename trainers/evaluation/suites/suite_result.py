@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainers.evaluation.suites.task_result import NoisyScore, TaskResult, centred_scale, ratio_of, standard_error
+from trainers.evaluation.suites.task_result import NoisyScore, TaskResult, centred_scale, difference_error, ratio_of
 from trainers.tasks.load_task import Suite
 from trainers.tasks.scores.resampling import compare
 
@@ -142,8 +142,7 @@ def _suite_difference(
         (before, of_before), (after, of_after) = (ratio_of(each.statistics, each.main) for each in (a, b))
         scale = centred_scale(a.chance or 0.0) if suite.centred else 1.0
         differences.append(scale * (after - before))
-        variance = standard_error(of_after - of_before) ** 2 if len(of_after) > 1 else np.inf
-        squares.append(scale**2 * variance if scale else 0.0)
+        squares.append((scale * difference_error(of_before, of_after)) ** 2 if scale else 0.0)
     value, error = float(np.mean(differences)), math.sqrt(sum(squares)) / len(pairs)
     p = math.erfc(abs(value) / error / math.sqrt(2)) if error > 0 else float(value == 0)
     return PairedDifference(first, second, suite.name, "mean", value, value - Z * error, value + Z * error, p)

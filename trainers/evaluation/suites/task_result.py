@@ -193,6 +193,13 @@ def standard_error(influences: np.ndarray) -> float:
     return float(np.sqrt((influences**2).sum() * n / max(1, n - 1)))
 
 
+def difference_error(before: np.ndarray, after: np.ndarray) -> float:
+    """Return the standard error of the difference of two scores of the same items, given the influences of
+    the items on each, float64 [n]. It is infinite for a single item, which says nothing about others.
+    """
+    return standard_error(after - before) if len(after) > 1 else float("inf")
+
+
 def _only(outcomes: Outcomes, places: np.ndarray) -> Outcomes:
     arrays = ("gold", "predicted", "nats", "tokens", "text_bytes")
     known = {name: getattr(outcomes, name) for name in arrays}

@@ -19,8 +19,8 @@ distribution everywhere for hundreds of steps.
 """
 
 _WORKSPACE = 16
-"""The most values that oneDNN keeps for each position and unit of a layer. The units are its inputs or its outputs, whichever
-are more (torch 2.13, fp32).
+"""Maximum number of values that oneDNN keeps for each position and unit of a layer (torch 2.13, fp32). The number of units
+is that of the layer's inputs or, if that is larger, of its outputs.
 """
 
 

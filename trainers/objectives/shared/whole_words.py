@@ -35,8 +35,8 @@ _UNSPACED = (
 
 
 def word_marks(definition: Definition) -> np.ndarray:
-    """Return the flags of every token, uint8 [vocab_size]: BEGINS if the token begins a word, ENDS if
-    whatever token follows it begins a word.
+    """Return the flags of every token, uint8 [vocab_size]: BEGINS if the token begins a word, ENDS if every
+    token that can follow it begins a word.
 
     Raises ValueError for a character-level BPE whose file does not say where words begin or end.
     """

@@ -73,7 +73,7 @@ def fit_censored(
     of runs that are `censored`, bool [runs], are not read.
 
     The law is first fitted to the measured runs. Then each censored run is assigned the law's prediction for
-    it or the worst measured value, whichever is worse, and the law is fitted again, until the predictions
+    it or, if that is worse, the worst measured value, and the law is fitted again, until the predictions
     converge (at most 20 times). This minimises the law's loss with a one-sided error for censored runs: a
     prediction worse than the worst measured value costs nothing (the iteration of Buckley and James, 1979,
     without their correction for the tail).
