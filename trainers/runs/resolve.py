@@ -73,7 +73,7 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
         config.batch.tokens or (config.batch.sequences or 0) * rows
     )
     config = replace(
-        config, model=fill(config.model, corpus.tokenizer.vocab_size), data=_data(config.data, corpus, asked)
+        config, model=fill(config.model, corpus.tokenizer.vocab_size), data=resolve_data(config.data, corpus, asked)
     )
     packed_phases = packed_phases_of(corpus, config)
     _check_specials(packed_phases[-1])
@@ -219,7 +219,7 @@ def _steps(order: Order, size: int, tokens: int) -> int:
         return end.samples // size
 
 
-def _data(data: Data, corpus: TrainingCorpus, budget: int) -> Data:
+def resolve_data(data: Data, corpus: TrainingCorpus, budget: int) -> Data:
     """Return the data section with the values that depend on the corpus. `budget` is the approximate number
     of tokens that the run reads.
     """

@@ -19,8 +19,8 @@ _HEAD_LINES = 60
 
 def read_code(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield the file as `read_text` does, normally as one document. Licence files are set aside as `licence`,
-    and files with a NUL in their first 8,000 bytes as `binary`, except in encodings such as UTF-16 that write
-    an ASCII letter as several bytes.
+    and files with a NUL in their first 8,000 bytes as `binary`, except in UTF-16 and UTF-32, which write ASCII
+    letters with NUL bytes.
 
     `meta` gets `language`, `licence`, `generated` and `vendored`. `licence` is the SPDX expression that the
     first 60 lines of the file state or, if they state none, that of the nearest licence files above the file;
@@ -34,7 +34,7 @@ def read_code(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     if is_licence_name(entry.path):
         yield Bad("licence", entry.size)
         return
-    if b"\0" in first[:_BINARY_BYTES] and len("a".encode(source.encoding)) == 1:
+    if b"\0" in first[:_BINARY_BYTES] and b"\0" not in "a".encode(source.encoding):
         yield Bad("binary", entry.size)
         return
     meta: bytes | None = None  # of a document that is cut, that of its first piece

@@ -133,9 +133,12 @@ def _entry_job(
 ) -> Pretraining:
     tokens = study.proxies.tokens
     corpora = study.corpora if variant is None else (str(variant.manifest),)
-    data = replace(base.data, corpora=corpora, subset=share_read(study, tokens))
+    data = replace(base.data, corpora=corpora)
     job = replace(base, name=name, data=data, budget=TrainingBudget(tokens=tokens))
-    return job_with(job, its.settings, f"study {study.name}, {name}")
+    job = job_with(job, its.settings, f"study {study.name}, {name}")
+    if "data.subset" in flat_settings(its.settings):
+        return job
+    return replace(job, data=replace(job.data, subset=share_read(study, int(job.budget.tokens or 0))))
 
 
 def _assignments(settings: Mapping[str, Any]) -> list[str]:

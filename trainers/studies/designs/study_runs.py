@@ -13,6 +13,7 @@ from trainers.config.loss_weighting import GroupDRO
 from trainers.config.pretraining import MixtureStage, Pretraining
 from trainers.data.packed_corpus import TrainingCorpus
 from trainers.runs.parent import parent_digest
+from trainers.runs.resolve import resolve_data
 from trainers.studies.designs.draw_mixtures import draw_mixtures
 from trainers.studies.designs.level_weights import leaf_settings, leaf_weights, require_levels
 from trainers.studies.designs.reused_ratios import ReusedRatios, read_reused
@@ -173,12 +174,14 @@ class OpenStudy:
         if its.variant is not None and not self.corpora.has(its.variant):
             return StudyRun(name, {}, job, self._measured, f"{NOT_BUILT}{its.variant.key}")
         corpus = self.corpora.of(job)
-        prior = self._prior_of(corpus)
-        weights = prior if its.weights is None else leaf_weights(its.weights, _sizes(corpus), f"design: {name}")
-        stages = job.data.stages or self._first_phase(int(job.budget.tokens or 0), prior)
-        job = replace(
-            job, data=replace(job.data, stages=stages, weights=job.data.weights if its.sets_mixture else weights)
-        )
+        prior, tokens = self._prior_of(corpus), int(job.budget.tokens or 0)
+        job = replace(job, data=replace(job.data, stages=job.data.stages or self._first_phase(tokens, prior)))
+        if its.sets_mixture:
+            weights = resolve_data(job.data, corpus, tokens).weights
+            assert isinstance(weights, dict)
+        else:
+            weights = prior if its.weights is None else leaf_weights(its.weights, _sizes(corpus), f"design: {name}")
+            job = replace(job, data=replace(job.data, weights=weights))
         return StudyRun(name, weights, job, self._measured, corpus.fingerprint, parent=self._parent(job))
 
     def _parent(self, job: Pretraining) -> str:

@@ -128,12 +128,17 @@ def render_study(found: Findings) -> str:
         noise=_noise(found.fit) if found.fit else [],
         tokens=_tokens(found),
         ledger=_ledger(finished),
-        rows=[(run, opened.shares_of(run.weights), found.results.get(run.key)) for run in found.runs[:_LISTED]],
+        rows=[(run, _mixture_of(run, opened), found.results.get(run.key)) for run in found.runs[:_LISTED]],
         reused=opened.reused,
         unlisted=max(0, len(found.runs) - _LISTED),
         share_read=opened.share_read(study.proxies.tokens),
         config=dump_yaml(plain(study), width=100),
     )
+
+
+def _mixture_of(run: StudyRun, opened: OpenStudy) -> dict[str, float]:
+    total = sum(run.weights.values()) or 1.0  # a run whose corpus is not built has no weights yet
+    return opened.shares_of({name: weight / total for name, weight in run.weights.items()})
 
 
 def _answer(found: Findings, mixtures: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:

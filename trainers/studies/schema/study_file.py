@@ -51,9 +51,9 @@ class Target:
 class Proxies:
     """The small training runs, of `tokens` tokens each unless an entry of the design sets `budget.tokens`.
 
-    With `matched`, a proxy reads only a fixed random sample of each domain: the share `tokens` /
-    `target.tokens` of its sequences. In a proxy of `tokens` tokens, a weight then means the same number of
-    epochs as in the target run. Without a `target`, `matched` has no effect.
+    With `matched`, a proxy reads only a fixed random sample of each domain: the share (tokens of the proxy) /
+    `target.tokens` of its sequences. A weight then means the same number of epochs as in the target run.
+    Without a `target`, and for an entry that sets `data.subset`, `matched` has no effect.
 
     In a mixture design, the prior is trained with `anchors` seeds, beginning with `seed`, and the spread of
     these runs is the noise of a metric. All other mixtures are trained with the first seed only, so their

@@ -153,6 +153,12 @@ def test_files_that_are_no_documents(read, name, content, reason):
     assert (found.texts, [each[2] for each in found.bad]) == ([], [reason])
 
 
+@pytest.mark.parametrize(("encoding", "reason"), [("utf-8-sig", "binary"), ("utf-16", None)])
+def test_a_nul_byte_means_binary_unless_the_encoding_writes_nul_bytes(read, encoding, reason):
+    found = read("a.c", "int x;\0\n".encode(encoding), format="code", encoding=encoding)
+    assert [each[2] for each in found.bad] == [reason] * (reason is not None)
+
+
 def test_a_file_that_is_cut_has_the_facts_of_its_head(read):
     text = "/* SPDX-License-Identifier: ISC */\n" + "int x;\n" * 500
     found = read("a.c", text.encode(), format="code", max_document_bytes=1000, oversized="split")

@@ -78,6 +78,9 @@ def test_a_matched_proxy_reads_its_share_of_the_target(file):
     assert study.candidate("prior", {"code": 1.0}, 0).job.data.subset == pytest.approx(0.2)
     assert opened(file, "proxies.matched=false")[0].points[0].job.data.subset == 1
     assert opened(file, "target.tokens=100")[0].points[0].job.data.subset == 1
+    entries = "{a: {}, longer: {settings: {budget.tokens: 10e3}}, own: {settings: {data.subset: 0.3}}}"
+    study, _ = opened(file, "confirmation=null", f"design={{kind: list, baseline: a, seeds: 2, entries: {entries}}}")
+    assert [run.job.data.subset for run in study.points[::2]] == pytest.approx([0.1, 0.2, 0.3])
 
 
 def test_leaving_out_each_domain(file):
@@ -103,6 +106,17 @@ def test_a_grid_and_a_list_change_fields_of_the_job(file):
     assert by_entry["large"].job.model.layers == 4
     assert by_entry["code"].weights == {"code": 1}
     assert by_entry["gpt"].job.model.architecture == "gpt2"
+
+
+def test_an_entry_that_sets_the_weights_of_its_job_is_listed_with_their_mixture(file):
+    entries = "{a: {}, b: {settings: {data.weights: uniform}}, c: {settings: {data.weights: {code: 3, plays: 1}}}}"
+    study, _ = opened(file, "confirmation=null", f"design={{kind: list, baseline: a, seeds: 2, entries: {entries}}}")
+    prior, uniform, own = study.points[::2]
+    assert prior.weights == prior.job.data.weights == study.prior_mixture
+    assert (uniform.job.data.weights, uniform.weights) == ("uniform", {"code": 1, "notes": 1, "plays": 1})
+    assert own.weights == own.job.data.weights == {"code": 3, "plays": 1}
+    with pytest.raises(ConfigError, match=r"data\.weights\.cod: no such source .* did you mean 'code'\?"):
+        _ = opened(file, "confirmation=null", LIST.replace("FIELD: 1", "data.weights: {cod: 1}"))[0].points
 
 
 def test_an_entry_may_read_its_data_in_an_order_of_its_own(file):

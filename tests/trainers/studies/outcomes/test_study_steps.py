@@ -246,6 +246,16 @@ def test_the_page_begins_with_the_answer_if_an_entry_gives_it(fitted, file):
         opened(file, "answered_by=prior")
 
 
+def test_the_page_lists_runs_with_the_shares_of_their_domains(file):
+    entries = "{a: {}, b: {weights: {code: 3, plays: 1}}, c: {settings: {data.weights: uniform}}}"
+    study, root = opened(file, "confirmation=null", f"design={{kind: list, baseline: a, entries: {entries}}}")
+    finish(root, study.points)
+    page = write_study_page(study, root).read_text()
+    rows = {entry: page.partition(f"{entry}/seed-0")[2].partition("</tr>")[0] for entry in "bc"}
+    shares = {entry: re.findall(r">(\d+\.?\d*) %<", row) for entry, row in rows.items()}
+    assert shares == {"b": ["75.0", "0", "25.0"], "c": ["33.3", "33.3", "33.3"]}
+
+
 def test_a_page_without_a_verdict_says_so(finished):
     study, root, _ = finished
     page = write_study_page(study, root).read_text()
