@@ -2,7 +2,7 @@
 
 All processor time of the process, including that of other threads, is credited to the innermost `spend` block
 of the main thread. Outside all blocks, it is credited to `START` until the first call of `take_account`, and
-to `IDLE` after it. The time of ended child processes is listed separately, under `CHILDREN`.
+to `IDLE` after it.
 """
 
 import os
@@ -17,10 +17,8 @@ MODELS, CHILDREN = "loading models", "extracting pages"
 
 
 class _Account:
-    """The account of this process. `spent` has the seconds by purpose since the last call of `take_account`.
-    `purposes` is the stack of purposes, with the current one last. `since` is the processor time of the
-    process in seconds at the last call of `settle`. `children` is the processor time of its ended child
-    processes in seconds at the last call of `take_account`.
+    """The account of this process, in processor seconds. `since` is the time at the last call of `settle`,
+    and `children` is that of ended child processes at the last call of `take_account`.
     """
 
     def __init__(self) -> None:
@@ -41,9 +39,7 @@ _account = _Account()
 
 @contextmanager
 def spend(purpose: str) -> Iterator[None]:
-    """Credit the processor time of the block to a purpose. Time spent in nested `spend` blocks goes to their
-    own purposes. Outside the main thread, this has no effect.
-    """
+    """Credit the processor time of the block to a purpose. Outside the main thread, this has no effect."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -58,8 +54,7 @@ def spend(purpose: str) -> Iterator[None]:
 
 def take_account() -> dict[str, float]:
     """Return the processor seconds by purpose since the last call, or since the process started. Time of
-    child processes that have ended and been waited for is included, under `CHILDREN`. Outside the main
-    thread, the result is empty.
+    ended child processes is included, under `CHILDREN`. Outside the main thread, the result is empty.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}

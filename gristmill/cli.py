@@ -19,12 +19,10 @@ def run_command(
     resumes: str,
     user_errors: tuple[type[Exception], ...] = (UserError,),
 ) -> int:
-    """Parse `arguments`, call the command's `handler` and return the exit status.
+    """Parse `arguments`, call the command's `handler` and return the exit status: the handler's own, 2 after
+    an error that is printed as one line, 130 after an interrupt, and 141 if standard output is a broken pipe.
 
-    The status is the handler's own, or 2 after one of `user_errors`, a StorageError or an OSError, which are
-    printed as one line. It is 130 after an interrupt, and 141 if standard output is a broken pipe. `resumes`
-    completes the hint "the same command ...", for example with "continues where it stopped". Words like
-    `a.b=value` may follow options: they are added to the `overrides` of commands that accept them.
+    `resumes` completes the hint "the same command ...". Words like `a.b=value` may follow options.
     """
     options, rest = top.parse_known_args(arguments)
     # argparse rejects a positional argument after an option if others came before it, but a=b belongs at the
@@ -48,8 +46,8 @@ def run_command(
 
 
 def run(command: Callable[[], int]) -> int:
-    """Run `command` and return its exit status. If the reader of standard output, such as `head`, has closed
-    the pipe, print nothing more and return 141.
+    """Run `command` and return its exit status. If the reader of standard output has closed the pipe, print
+    nothing more and return 141.
     """
     try:
         status = command()
@@ -67,7 +65,7 @@ def run(command: Callable[[], int]) -> int:
 
 def _has_no_reader() -> bool:
     """Return whether the reader of standard output is gone. A BrokenPipeError may also come from another
-    pipe, such as one to a process that died.
+    pipe.
     """
     import select
 

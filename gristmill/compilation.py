@@ -53,9 +53,7 @@ _OPTIONS = ("OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT")  # of numba.config: they 
 
 
 def kernel(inline: str = "never", nogil: bool = False) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that makes numba compile a function and caches the machine code. `inline` and
-    `nogil` are passed to `numba.njit`.
-    """
+    """Return a decorator that makes numba compile a function and caches the machine code."""
 
     def compiled(function: Callable[..., Any]) -> Any:
         assert isinstance(function, types.FunctionType)
@@ -79,9 +77,8 @@ class _MachineCode(_Cache):
 
     @cached_property
     def stamp(self) -> str:
-        """The digest of the kernel, its file, the constants that it uses, and all kernels that it calls
-        directly or indirectly. It is computed at the first call because a kernel cannot see kernels further
-        down in its file while the module is being imported.
+        """The digest of the kernel and of the constants and kernels that it uses. It is computed at the first
+        call because a kernel cannot see kernels further down in its file while the module is being imported.
         """
         found, pending = dict[str, str](), [self._function]
         while pending:
@@ -115,8 +112,8 @@ class _MachineCode(_Cache):
         return CompileResult._rebuild(target_context, *pickle.loads(reduced))
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Cache the machine code for a signature. Code with dynamic globals is left out, because its
-        addresses are valid only in this process.
+        """Cache the machine code for a signature. Code with dynamic globals is left out: its addresses are
+        valid only in this process.
         """
         path = self._path(sig, data.codegen)
         if path is None or data.library.has_dynamic_globals or not all(loop.can_cache for loop in data.lifted):
@@ -132,8 +129,8 @@ class _MachineCode(_Cache):
                 own.unlink(missing_ok=True)
 
     def _path(self, sig: Any, codegen: Any) -> Path | None:
-        """Return the file for a signature, or None if there is no cache directory. The classes and fields of
-        named tuples are part of the file's name, because numba's signatures omit them.
+        """Return the file for a signature. The classes and fields of named tuples are part of the file's
+        name, because numba's signatures omit them.
         """
         folder = _folder(numba.config.CACHE_DIR)
         if folder is None:
@@ -155,9 +152,9 @@ class _MachineCode(_Cache):
 
 @cache
 def _folder(own: str) -> Path | None:
-    """Return the cache directory, created if missing; None if no candidate can be written. `own` is the value
-    of $NUMBA_CACHE_DIR. Entries are pickles, which can run code when loaded, so the directory below the
-    user's cache directory is used only if it belongs to this user.
+    """Return the cache directory, created if missing; None if no candidate can be written. Entries are
+    pickles, which can run code when loaded, so the directory below the user's cache directory is used only if
+    it belongs to this user.
     """
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - without a home, it fails below
     users = Path(base) / "gristmill" / "machine_code"
@@ -191,8 +188,8 @@ def _make_room(folder: Path) -> None:
 
 
 def _compile_in_turn(dispatcher: Any, function: types.FunctionType) -> None:
-    """Make a dispatcher take a lock before it compiles its kernel or loads it from the cache, so that other
-    processes wait for the result instead of compiling the same kernel.
+    """Make a dispatcher take a lock before it compiles or loads its kernel, so that other processes wait for
+    the result.
     """
     compile_or_load = dispatcher.compile
     name = f"{function.__module__}-{_digest_of_file(function.__code__.co_filename).hex()}"
@@ -207,9 +204,8 @@ def _compile_in_turn(dispatcher: Any, function: types.FunctionType) -> None:
 
 @contextmanager
 def _locked(name: str) -> Iterator[None]:
-    """Hold the lock for one version of a source file during the block; if the lock cannot be had, run the
-    block without it. Two processes cannot deadlock: a kernel calls kernels of another file only if its own
-    file imports that file, and imports form no cycle.
+    """Hold the lock for one version of a source file during the block, or run the block without it if it
+    cannot be had. Two processes cannot deadlock, because imports form no cycle.
     """
     folder = _folder(numba.config.CACHE_DIR)
     if folder is None or name in _compiling:
@@ -234,8 +230,8 @@ def _locked(name: str) -> Iterator[None]:
 
 
 def _facts(function: types.FunctionType) -> tuple[str, list[types.FunctionType]]:
-    """Return (digest, callees): a digest of a function's file, its first line number and the constants that
-    it uses, and the kernels that it calls directly.
+    """Return (digest, callees): a digest of a function's source and constants, and the kernels that it calls
+    directly.
     """
     whole = xxhash.xxh3_128(_digest_of_file(function.__code__.co_filename))
     whole.update(f"{function.__code__.co_firstlineno}".encode())

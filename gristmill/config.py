@@ -1,9 +1,8 @@
 """Configuration: frozen dataclasses are the schema of YAML files and of `a.b=value` arguments.
 
-The command line overrides YAML, which overrides defaults. An unknown key, a missing field, a wrong type or a
-value that is not allowed raises ConfigError, which names the file and the field. For an unknown name, the
-message also suggests the closest match or lists the names. A dataclass may define `check(self) -> None`,
-which rejects other values with ValueError("field: what is wrong").
+The command line overrides YAML, which overrides defaults. Data that does not fit raises ConfigError, which
+names the file and the field. A dataclass may define `check(self) -> None`, which rejects values with
+ValueError("field: what is wrong").
 """
 
 import dataclasses
@@ -41,13 +40,11 @@ _BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
 
 
 class _Loader(Composer, yaml.CSafeLoader):
-    """SafeLoader that reads booleans and numbers as YAML 1.2 does, where PyYAML implements 1.1: only `true` and
-    `false` are booleans, `2e9` is a float, `010` is 10, `0o10` is 8, and `12:30:00` is text. Numbers may
-    contain underscores. Dates stay text, and a key spelled `null` is read as text. A text key that occurs
-    twice in a mapping is an error, and both the number of aliases and the size of their expansion are limited.
+    """SafeLoader that reads booleans and numbers as YAML 1.2 does, where PyYAML implements 1.1: only `true`
+    and `false` are booleans, `2e9` is a float, and `010` is 10. Numbers may contain underscores. Dates stay
+    text.
 
-    libyaml does the parsing, several times as fast as PyYAML's own parser. Its composer is not used, because
-    deep nesting overflows the stack there.
+    libyaml does the parsing. Its composer is not used, because deep nesting overflows the stack there.
     """
 
     aliases = 0
@@ -131,8 +128,8 @@ def dump_yaml(data: Any, width: int = 80, flow: bool | None = False) -> str:
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """Load the mapping in a YAML file. Raises ConfigError if there is no such file or its content is not a
-    YAML mapping in UTF-8.
+    """Load the mapping in a YAML file. Raises ConfigError if the file does not exist or does not hold a
+    mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -155,7 +152,7 @@ def override(data: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
     """Return a copy of `data` with each `a.b=value` assigned. Values are parsed as YAML.
 
     A list entry is selected by its index, by its field `name`, or by a key that it contains:
-    `steps.language.model=...` selects the step with the key `language` and continues inside that key.
+    `steps.language.model=...` continues inside the key `language`.
     """
     result: dict[str, Any] = _copy(data)
     for assignment in assignments:
@@ -235,10 +232,8 @@ def _position(entries: list[Any], key: str, path: str, assignment: str) -> int:
 
 
 def parse(cls: type[T], data: Any, where: str) -> T:
-    """Build an instance of `cls`, a dataclass or a union of dataclasses, from plain data.
-
-    If the data does not fit, raises ConfigError with a message that begins with `where`, such as the name of
-    a file.
+    """Build an instance of `cls`, a dataclass or a union of dataclasses, from plain data. If the data does
+    not fit, raises ConfigError with a message that begins with `where`.
     """
     return typing.cast(T, _value(cls, data, where, ""))
 
@@ -373,9 +368,7 @@ def _dataclass(kind: Any, data: Any, where: str, path: str) -> Any:
 
 
 def parse_size(text: str) -> int:
-    """Parse a number of bytes: `4GB` is 4e9, `4GiB` is 2**32, `512k` is 512,000, `100` is 100. Raises
-    ValueError if the text is not a size.
-    """
+    """Parse a number of bytes: `4GB` is 4e9, `4GiB` is 2**32, `512k` is 512,000."""
     match = _SIZE.fullmatch(text.strip())
     if not match:
         raise ValueError(f"got {text!r}, expected a size, such as 4GB or 512MiB")
@@ -422,7 +415,7 @@ def _kind(data: Any) -> str:
 
 def near_match(name: str, names: Sequence[str]) -> str:
     """Return the end of an error message about an unknown name: the closest match or, if none is close, all
-    existing names. Empty if there are no names.
+    existing names.
     """
     matches = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if matches:

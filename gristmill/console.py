@@ -19,8 +19,8 @@ _PLAIN_INTERVAL_SECONDS = 10.0
 
 
 class Page:
-    """Output to the terminal, line by line and without rich's markup. Characters that the terminal's encoding
-    cannot represent are escaped.
+    """Output to the terminal, line by line. Characters that the terminal's encoding cannot represent are
+    escaped.
     """
 
     def __init__(self) -> None:
@@ -45,16 +45,14 @@ class Page:
 
     def field(self, name: str, value: str, indent: int = 2, width: int = 0) -> None:
         """Print a name and a value, which is clipped after 200 characters. `width` is the width of the name's
-        column; 0 means the default.
+        column.
         """
         if len(value) > _VALUE:
             value = f"{value[:_VALUE]}... ({len(value) - _VALUE:,} more characters)"
         self.line(f"{' ' * indent}{printable(name):<{width or 26 - indent}} {printable(value)}")
 
     def text(self, text: str, limits: tuple[int, int]) -> None:
-        """Print the beginning of a text, and how many bytes are not shown. `limits` are the maximum numbers
-        of (characters, lines) to print.
-        """
+        """Print the beginning of a text, and how many bytes are not shown. `limits` are (characters, lines)."""
         characters, lines = limits
         shown = "\n".join(text[:characters].split("\n")[:lines])
         for line in printable(shown, lines=True).split("\n"):
@@ -65,9 +63,7 @@ class Page:
 
 
 class ProgressDisplay:
-    """A display of progress: a bar on a terminal, and elsewhere at most one line every ten seconds. Use it as
-    a context manager.
-    """
+    """A display of progress: a bar on a terminal, and elsewhere at most one line every ten seconds."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)

@@ -1,7 +1,7 @@
 """The errors of gristmill that are not defects, and helpers for operating-system errors.
 
-The command lines of pipelines and trainers print a UserError, a StorageError or an OSError as one line. Other
-exceptions that reach them are defects and show a traceback.
+The command lines print a UserError, a StorageError or an OSError as one line. Other exceptions are defects
+and show a traceback.
 """
 
 import os
@@ -15,8 +15,7 @@ class UserError(Exception):
     """Base of all errors that a user can act on. The message says where the error is, what was found, what is
     allowed and what to do.
 
-    It is not a ValueError, because the readers of sources treat a ValueError as damaged data. That would be
-    wrong for an archive that they are not allowed to open.
+    It is not a ValueError, because the readers of sources treat a ValueError as damaged data.
     """
 
 
@@ -72,10 +71,7 @@ class PoisonError(UserError):
 
 class BrokenTaskError(UserError):
     """A task failed in every attempt. In the last attempt, it ran out of memory (reason `memory`) or its
-    process died (`death`).
-
-    `position` is the index of the task. `memory` is the memory limit of the last attempt in bytes, or None if
-    it had no limit.
+    process died (`death`). `memory` is the memory limit of the last attempt in bytes.
     """
 
     def __init__(self, message: str, position: int, memory: int | None, reason: str) -> None:
@@ -87,8 +83,8 @@ class BrokenTaskError(UserError):
 
 
 class TaskMemoryError(MemoryError):
-    """A task needs more memory than its limit. `place` says where: the line of code or the record, never the
-    text of a document.
+    """A task needs more memory than its limit. `place` is the line of code or the record, never the text of a
+    document.
     """
 
     def __init__(self, place: str) -> None:
@@ -107,17 +103,13 @@ class RemoteError(StorageError):
 
 
 def reason_of(error: OSError) -> str:
-    """Return the operating system's message for an error, preceded by the file name if the error has one:
-    `/data/x: No space left on device`.
-    """
+    """Return the operating system's message for an error, preceded by the file name if the error has one."""
     message = os.strerror(error.errno) if error.errno is not None else str(error)
     return f"{error.filename}: {message}" if error.filename else message
 
 
 class attach_filename:
-    """Context manager that attaches a file name to operating-system errors without one, such as errors from
-    read, write and fsync.
-    """
+    """Context manager that attaches a file name to operating-system errors without one."""
 
     __slots__ = ("_path",)
 

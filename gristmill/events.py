@@ -57,11 +57,9 @@ class EventLog:
 
 
 def read_events(path: Path, event: str | None = None, size: int | None = None) -> list[dict[str, Any]]:
-    """Return the events of a file, or of its first `size` bytes. If `event` is given, only events of that
-    name are returned.
+    """Return the events of a file, or of its first `size` bytes; none if the file does not exist yet.
 
-    Returns an empty list if the file does not exist yet. Bytes after the last newline are skipped: they were
-    cut off or are still being written. Damaged lines become events named `damaged`, as in `events_of`.
+    Bytes after the last newline are skipped: they were cut off or are still being written.
     """
     if not path.exists():
         return []
@@ -72,10 +70,8 @@ def read_events(path: Path, event: str | None = None, size: int | None = None) -
 
 def events_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
     """Return the events of the lines of a log. Lines cut off when a process was killed, and the `cut_off`
-    events after them, are left out.
-
-    Any other line whose checksum does not match, or which is not an event, becomes the event `damaged`. Its
-    `message` gives the line number, and its `time` is that of the event before it, or 0 at the start.
+    events after them, are left out. Any other damaged line becomes the event `damaged`, whose `message` gives
+    the line number.
     """
     entries = [_event(line) for line in lines]
     found: list[dict[str, Any]] = []
@@ -91,8 +87,8 @@ def events_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    """Return the event of a line, or None if its checksum is wrong or the line is not an event. Lines written
-    by earlier versions have no checksum.
+    """Return the event of a line, or None if the line is damaged. Lines written by earlier versions have no
+    checksum.
     """
     content, mark, checksum = line.rpartition(_CHECKSUM)
     if mark:
@@ -107,9 +103,7 @@ def _event(line: bytes) -> dict[str, Any] | None:
 
 
 def human_line(**fields: Any) -> str:
-    """Format a readable line: `name value` pairs joined by two spaces. Floats are rounded to four significant
-    digits, or to whole numbers from 100,000 on; integers have thousands separators.
-    """
+    """Format a readable line: `name value` pairs joined by two spaces."""
     return "  ".join(f"{name} {_short(value)}" for name, value in fields.items())
 
 

@@ -1,7 +1,7 @@
 """Everything that storage and leases need from the machine: clock, sleep, randomness, processes and files.
 
-`gristmill.storage` and other code that publishes files use `host()` instead of the operating system, so that
-a test can substitute another host (`tests/schedules`).
+Code that publishes files uses `host()` instead of the operating system, so that a test can substitute another
+host (`tests/schedules`).
 """
 
 import fcntl
@@ -46,9 +46,7 @@ class Host:
         return uuid.uuid4().hex
 
     def identity(self) -> dict[str, object]:
-        """Return the identity of this process: its host name, its pid, the scope in which the pid is unique
-        (see `gristmill.process.kernel`) and its start time.
-        """
+        """Return the facts that identify this process."""
         pid = os.getpid()
         return {"host": os.uname().nodename, "pid": pid, "kernel": kernel(), "started": process_start(pid)}
 
@@ -165,7 +163,7 @@ class Host:
     @contextmanager
     def lock(self, path: str) -> Iterator[bool]:
         """Try to lock a file or directory for the duration of the block, without waiting. Yields False if the
-        lock is already held, else True. On file systems without locks, it always yields True.
+        lock is already held. On file systems without locks, it always yields True.
         """
         descriptor = os.open(path, os.O_RDONLY)
         try:

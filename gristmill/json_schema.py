@@ -1,6 +1,6 @@
-"""JSON Schemas of configurations, for editors that complete and check YAML files as the user types.
+"""JSON Schemas of configurations, for editors that complete and check YAML files.
 
-A schema covers the names and types of fields, but not the rules in the `check` methods of dataclasses.
+A schema does not cover the rules in the `check` methods of dataclasses.
 """
 
 import ast
@@ -25,8 +25,8 @@ def schema_of(title: str, kind: Any) -> dict[str, Any]:
 
 
 def value_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of values of the type `kind`. The schema of a dataclass is added to `definitions`
-    under the name of the class without leading underscores, and a reference to it is returned.
+    """Return the schema of values of the type `kind`. The schema of a dataclass is added to `definitions`,
+    and a reference to it is returned.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
@@ -86,7 +86,7 @@ def _dataclass(cls: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 def field_notes(cls: type) -> dict[str, str]:
     """Return the documentation of the fields of a dataclass and its bases, by name. A field's documentation
-    is the string literal that follows it. Fields without one are left out.
+    is the string literal that follows it.
     """
     bases = [base for base in cls.__bases__ if dataclasses.is_dataclass(base)]
     notes = {name: note for base in bases for name, note in field_notes(base).items()}

@@ -26,8 +26,8 @@ def free_memory() -> int:
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use, at least one, according to its CPU affinity and
-    the CPU quotas of its control groups (version 2).
+    """Return the number of cores that this process may use, according to its CPU affinity and the CPU quotas
+    of its control groups (version 2).
     """
     cores = len(os.sched_getaffinity(0))
     for group in _groups(""):
@@ -47,7 +47,7 @@ def _group_limits() -> Iterator[int]:
 
 def _groups(controller: str) -> Iterator[Path]:
     """Yield the directories of this process's control group and its ancestors. An empty `controller` selects
-    control groups of version 2, and a name those of that controller in version 1.
+    control groups of version 2.
     """
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines():

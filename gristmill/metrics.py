@@ -1,7 +1,7 @@
 """Metrics for Ray's exporter, from which Prometheus reads them.
 
-Unless Ray is running, nothing is recorded and Ray is not imported. The exporter's port requires no token, so
-anyone who can reach it can read the tags. Tags must never contain text or names of documents.
+Unless Ray is running, nothing is recorded and Ray is not imported. Anyone who can reach the exporter's port
+can read the tags, so they must never contain text or names of documents.
 """
 
 import math
@@ -20,9 +20,7 @@ _SECONDS = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0]  # upper bound
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: its kind, its name without PREFIX, its description and the names of its tags.
-
-    A counter only grows, and its name ends in `_total`. A gauge shows the last value set. A histogram counts
+    """One metric. Its name is without PREFIX, and that of a counter ends in `_total`. A histogram counts
     durations in seconds.
     """
 
@@ -44,9 +42,7 @@ class Exporter:
 
     def record(self, name: str, value: float | None, **tags: str) -> None:
         """Record a value of the metric `name`: add it to a counter, set a gauge to it, or count it in a
-        histogram as a duration in seconds.
-
-        Does nothing if Ray is not running or if the value is None or not finite.
+        histogram. Does nothing if Ray is not running or if the value is None or not finite.
         """
         if value is None or not math.isfinite(value) or not _ray_runs():
             return

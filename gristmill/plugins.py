@@ -12,8 +12,8 @@ from gristmill.errors import ConfigError
 
 
 def installed(group: str) -> dict[str, list[metadata.EntryPoint]]:
-    """Return the entry points of a group, keyed by PACKAGE:NAME with the package's name normalised. A key has
-    more than one entry point if a package declares the name twice.
+    """Return the entry points of a group, keyed by PACKAGE:NAME. A key has more than one entry point if a
+    package declares the name twice.
     """
     found: dict[str, list[metadata.EntryPoint]] = {}
     for point in metadata.entry_points(group=group):
@@ -26,9 +26,7 @@ def load_installed(group: str, name: str, what: str) -> Any:
     """Import the plugin PACKAGE:NAME of an entry-point group and return it. `what` is the kind of plugin for
     messages, such as `stage`.
 
-    Raises ConfigError if the name is unknown or declared twice, if several packages provide the plugin's
-    module, or if the plugin cannot be imported. The message says neither the name nor where it was written,
-    so the caller adds both.
+    Raises ConfigError if the plugin is unknown or ambiguous, or cannot be imported.
     """
     known = installed(group)
     if name not in known:
@@ -67,10 +65,7 @@ def _refuse_two_owners(module: str) -> None:
 
 
 def distributions_of(module: str) -> list[str]:
-    """Return the sorted names of the distributions that have installed a top-level module. If a distribution
-    has a `top_level.txt`, this file must name the module. Otherwise one of its `.py` files must belong to the
-    module.
-    """
+    """Return the sorted names of the distributions that have installed a top-level module."""
     return sorted({each.metadata["Name"] for each in metadata.distributions() if _has_installed(each, module)})
 
 

@@ -1,6 +1,4 @@
-"""Facts about processes from /proc: in which scope a process id is unique, when a process started, and the
-processor time of a tree of processes.
-"""
+"""Facts about processes, read from /proc."""
 
 import json
 import os
@@ -13,8 +11,6 @@ import xxhash
 def kernel() -> str:
     """Return a digest of the scope in which a process id is unique: host name, boot, and the namespaces of
     process ids and time. Empty if unknown.
-
-    Containers with the same host name differ in their namespaces.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

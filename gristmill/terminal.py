@@ -1,6 +1,4 @@
-"""Make text safe for terminals, and format sizes, counts and times. Untrusted text is escaped, so that no
-document, file name or model can control the terminal.
-"""
+"""Make text safe for terminals, and format sizes, counts and times."""
 
 import re
 

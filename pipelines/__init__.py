@@ -1,5 +1,5 @@
-"""Turn raw text into annotated documents and token shards. `pipelines.api` is the interface for programs; its
-public names can also be imported from here: `from pipelines import open_corpus`.
+"""Turn raw text into annotated documents and token shards. The public names of `pipelines.api` can also be
+imported from here.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Return the object that `pipelines.api` exports under this name. That module loads Arrow, so it is
-    imported only when one of its names is used. Raises AttributeError for any other name.
+    imported only when one of its names is used.
     """
     if name in __all__:
         from pipelines import api

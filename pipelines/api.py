@@ -1,9 +1,5 @@
-"""The Python interface to corpora: `from pipelines import build, diff, index, open_corpus, plan, search,
-what_if`.
-
-Except for `open_corpus`, each function does the same as the command of its name (`whatif` for `what_if`), but
-returns the result as a value. A corpus is given by its location, which is a path or a URL of an object store.
-A corpus file must be a local path.
+"""The Python interface to corpora. Except for `open_corpus`, each function does the same as the command of
+its name, but returns the result as a value.
 """
 
 import os

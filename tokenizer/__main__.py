@@ -260,8 +260,8 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _parse_names(arguments: Sequence[str], where: str, *, unique: bool = True) -> list[tuple[str, str]]:
     """Parse arguments of the form NAME=PATH or PATH into (name, path). The default name is the name of the
-    directory, if the path is a directory or a tokenizer.json, otherwise the file name up to its first full
-    stop.
+    directory, or the name of a file up to its first full stop. For a tokenizer.json, it is the name of its
+    directory.
     """
     pairs: list[tuple[str, str]] = []
     for argument in arguments:
@@ -313,9 +313,7 @@ def _print_tables(vocabulary: Vocabulary, texts: dict[str, Measurement]) -> None
 
 
 def _print_unclipped(table: Table) -> Console:
-    """Print a table on a console wide enough for all its columns, and return the console. On a narrower
-    console, rich would cut columns off.
-    """
+    """Print a table on a console wide enough for all its columns, and return the console."""
     console = Console()
     whole = console.measure(table, options=console.options.update(width=1000)).maximum
     console = Console(width=max(console.width, whole))

@@ -1,6 +1,4 @@
-"""Compare tokenizers on the same texts, by group, such as by source or language. The measures are fertility,
-compression, coverage, vocabulary use and speed.
-"""
+"""Compare tokenizers on the same texts, by group."""
 
 import os
 import time
@@ -31,14 +29,12 @@ Texts = Mapping[str, pa.LargeStringArray]
 
 @dataclass(frozen=True)
 class Row:
-    """The measurements of one tokenizer on one group of texts. Words are separated by white space. A ratio
-    with the denominator 0 is 0.
+    """The measurements of one tokenizer on one group of texts. Words are separated by white space.
 
-    `tokens_per_word` is the fertility. `bytes_per_token` (UTF-8) is the compression, which is also meaningful
-    for languages without spaces. `coverage` is the share of words that yield at least one token and no
-    unknown token. `vocabulary_used` is the share of the vocabulary, without special tokens, that occurs in
-    the texts. `megabytes_per_second` is the speed of encoding alone, in wall time on this machine with
-    `threads` threads.
+    `tokens_per_word` is the fertility. `bytes_per_token` (UTF-8) is the compression. `coverage` is the share
+    of words that yield at least one token and no unknown token. `vocabulary_used` is the share of the
+    vocabulary, without special tokens, that occurs in the texts. `megabytes_per_second` is the speed of
+    encoding alone, in wall time with `threads` threads.
     """
 
     tokenizer: str
@@ -73,13 +69,12 @@ class _Counts:
 
 def read_groups(files: Iterable[tuple[str, str]], by: Sequence[str], most_bytes: int, field: str = "text") -> Texts:
     """Read texts from files, given as (name, path), and group them. For each group, the first texts are kept,
-    up to about `most_bytes` of UTF-8: the text that reaches the limit is the last.
+    up to about `most_bytes` of UTF-8.
 
-    The group of a record consists of the values of its fields `by`, joined by " / ", with "none" for a
-    missing value. A dot in a field name selects within an object, as in `meta.language`. Without `by`, and
-    for plain text, the group is the name given for the file. Raises ValueError if no file has any text, if
-    one of the fields `by` has no value in any record, if there are more than 64 groups, and where
-    `read_records` does.
+    The group of a record consists of the values of its fields `by`, joined by " / ". A dot in a field name
+    selects within an object, as in `meta.language`. Without `by`, and for plain text, the group is the name
+    given for the file. Raises ValueError for unsuitable files or fields, and if there are more than 64
+    groups.
     """
     groups: dict[str, list[str]] = {}
     sizes: Counter[str] = Counter()
@@ -171,10 +166,9 @@ def _row(name: str, group: str, encoder: Encoder, counts: _Counts) -> Row:
 
 
 def count_threads(encoder: Encoder) -> int:
-    """Return the number of threads with which an encoder encodes on this machine, without `parallel`.
-    `tokenizers` and `words` use RAYON_NUM_THREADS threads if that is a positive number, else every available
-    core. They use one thread if TOKENIZERS_PARALLELISM is `false`, `f`, `no`, `n`, `off`, `0` or empty,
-    ignoring case. All other libraries use one.
+    """Return the number of threads with which an encoder encodes on this machine, without `parallel`. For
+    `tokenizers` and `words`, it depends on RAYON_NUM_THREADS and TOKENIZERS_PARALLELISM. All other libraries
+    use one.
     """
     parallel = os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() not in _NOT_PARALLEL
     if encoder.library not in ("tokenizers", "words") or not parallel:

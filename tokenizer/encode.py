@@ -45,10 +45,9 @@ class Encoder:
     def load(cls, path: str, library: Library | None = None) -> "Encoder":
         """Load a `tokenizer.json`, given its path or the directory that contains it.
 
-        `library` selects the implementation. The default is `numpy` for bytes and characters, `words`
-        (`tokenizer.word_cache`) if tokens never cross spaces, `gigatoken` for a byte-level BPE whose
-        pre-tokenizer it supports, and `tokenizers` otherwise. Raises ValueError for a missing or broken file,
-        or if `library` cannot load it.
+        The default `library` is `numpy` for bytes and characters, `words` (`tokenizer.word_cache`) if tokens
+        never cross spaces, `gigatoken` for a byte-level BPE whose pre-tokenizer it supports, and `tokenizers`
+        otherwise. Raises ValueError for a missing or broken file, or if `library` cannot load it.
         """
         definition = read_definition(path)
         if library == "tokenizers":
@@ -78,9 +77,7 @@ class Encoder:
         return encoder
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle only the definition and the choice of library. The process that unpickles it loads the
-        library's tokenizer on first use.
-        """
+        """Pickle only the definition and the choice of library."""
         return Encoder, (self.definition, self.library, self.library_reason)
 
     @property
@@ -98,7 +95,7 @@ class Encoder:
     @property
     def specials(self) -> dict[str, int]:
         """Special tokens and their ids. A token with a role from `tokenizer.vocabulary.specials` is listed
-        under the name of the role (`[CLS]` is `<cls>`); any other token keeps its own name.
+        under the name of the role (`[CLS]` is `<cls>`).
         """
         return self.definition.roles
 
@@ -135,9 +132,7 @@ class Encoder:
         """Encode a sample both with this encoder's library and with `tokenizers`, and compare the tokens.
         Returns the number of documents in the sample, or 0 if `library` is `tokenizers`.
 
-        Unless the tokens are characters, texts in which special tokens are written out are compared as well,
-        one for each special token. Raises ValueError at the first difference. The message gives the position
-        of the token and the name of the document; `ids` has the names of the documents.
+        Raises ValueError at the first difference. `ids` has the names of the documents, for the message.
         """
         _require_texts(texts)
         assert len(ids) == len(texts)
@@ -154,9 +149,8 @@ class Encoder:
         """Return the byte offset at which each token begins within its document, as int64 with the shape of
         `tokens`. `tokens` and `offsets` are as returned by `encode`.
 
-        This requires a byte-level BPE whose tokens are the consecutive bytes of the text
-        (`Definition.keeps_bytes`). A token may begin inside a character. Raises ValueError for other
-        tokenizers.
+        A token may begin inside a character. Raises ValueError unless the tokens are the consecutive bytes of
+        the text (`Definition.keeps_bytes`).
         """
         ends = self._ends(tokens)
         return ends[:-1] - np.repeat(ends[offsets[:-1]], np.diff(offsets))
@@ -169,10 +163,9 @@ class Encoder:
 
         `tokens` and `offsets` are as returned by `encode` for n documents. `positions` is the flat array of
         the positions in all documents, with `position_offsets` of shape (n + 1,), as in an Arrow list array.
-        The end of a document maps to its number of tokens. For the start of a sentence, pass its first byte
-        that is not white space: in "One. Two", the token " Two" begins before the sentence but belongs to it.
-        Returns int32 with the shape of `positions`. Raises ValueError for a position outside its document,
-        and for a tokenizer that does not keep every byte of the text (`Definition.keeps_bytes`).
+        The end of a document maps to its number of tokens. Returns int32 with the shape of `positions`.
+        Raises ValueError for a position outside its document, and for a tokenizer that does not keep every
+        byte of the text (`Definition.keeps_bytes`).
         """
         ends = self._ends(tokens)
         document: Offsets = np.repeat(np.arange(len(offsets) - 1), np.diff(position_offsets))
@@ -195,10 +188,8 @@ class Encoder:
         tokenizer.
 
         `positions` and `position_offsets` are as in `token_offsets`, which converts the positions for
-        tokenizers that keep every byte. For other tokenizers, a position belongs to the first token that ends
-        after it, even if white space or a dropped character lies between the position and that token. If the
-        token before that one is only a space mark (`▁` or `Ġ`), the position belongs to the space mark. After
-        the last token, a position maps to the number of tokens.
+        tokenizers that keep every byte. For other tokenizers, a position normally belongs to the first token
+        that ends after it (`tokenizer.offsets.find_tokens`).
 
         Returns ids and offsets as `encode` does, and the token positions as int32 with the shape of
         `positions`. Raises ValueError for a position outside its document, and where `encode` does.

@@ -13,8 +13,7 @@ class Measurement:
     """Counts over documents, and two ratios of them.
 
     Words are separated by white space, so `tokens_per_word` (fertility) means something only for languages
-    with spaces between words. `bytes_per_token` counts UTF-8 bytes, of which a character takes one to four
-    depending on its script. A ratio with the denominator 0 is 0.
+    with spaces between words. `bytes_per_token` counts UTF-8 bytes.
     """
 
     documents: int
@@ -67,7 +66,7 @@ def measure(encoder: Encoder, texts: pa.LargeStringArray) -> Measurement:
 
 def describe_vocabulary(encoder: Encoder, longest: int = 20) -> Vocabulary:
     """Return facts about a vocabulary, including its `longest` longest tokens. Special tokens are excluded
-    from this list and from the mean length. The mean is 0 if the vocabulary has no other tokens.
+    from this list and from the mean length.
     """
     definition = encoder.definition
     special = set(encoder.specials.values())

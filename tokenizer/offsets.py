@@ -13,7 +13,7 @@ _SPACES = ("▁", "Ġ")  # a space in SentencePiece and in byte-level vocabulari
 
 def check_positions(texts: pa.LargeStringArray, positions: Offsets, position_offsets: Offsets) -> None:
     """Raise ValueError for a byte position outside its text; the end of a text is allowed. For n texts,
-    `position_offsets` has the shape [n + 1], as in an Arrow list array.
+    `position_offsets` has the shape [n + 1].
     """
     document = np.repeat(np.arange(len(texts)), np.diff(position_offsets))
     sizes = pc.binary_length(texts).to_numpy()[document]
@@ -27,9 +27,7 @@ def check_positions(texts: pa.LargeStringArray, positions: Offsets, position_off
 
 
 def _characters(text: str, positions: Offsets) -> Offsets:
-    """Return the index of the character that contains each byte position. The end of the text maps to its
-    number of characters.
-    """
+    """Return the index of the character that contains each byte position."""
     data = np.frombuffer(text.encode(), np.uint8)
     if len(data) == len(text):
         return positions

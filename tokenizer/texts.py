@@ -23,8 +23,8 @@ def read_records(path: str, field: str = "text") -> Iterator[tuple[str, dict[str
     .gz), each line that is not blank is a record, and its text is the value of `field`. Otherwise the whole
     file is one text with an empty record.
 
-    Raises ValueError, with the file and where possible the line, for a missing file, invalid UTF-8, damaged
-    gzip, a line that is not a JSON object, and a line without text in `field` or with a lone surrogate in it.
+    Raises ValueError, with the file and where possible the line, for a missing or damaged file, and for a
+    line without valid text in `field`.
     """
     file = local_path(path)
     if not file.is_file():

@@ -1,8 +1,7 @@
 """A cache of encoded words, for tokenizers in which no token depends on text beyond a space.
 
 Texts are cut into pieces at spaces and line feeds. Hugging Face `tokenizers` encodes the pieces that are not
-in the cache, and the ids of a text are the concatenated ids of its pieces. Pieces of natural text repeat, so
-the longer the text, the smaller the share that must be encoded.
+in the cache, and the ids of a text are the concatenated ids of its pieces.
 """
 
 import json
@@ -119,10 +118,8 @@ class WordCache:
         self, pieces: Pieces, ends: Offsets, positions: Offsets, position_offsets: Offsets, find_in_word: FindInWord
     ) -> Offsets:
         """Return the token at each byte position as an index within its text, int64 with the shape of
-        `positions`. `ends` are the offsets that `assemble` returns.
-
-        The start of a piece belongs to the piece's first token, and a position between two pieces to the next
-        token. `find_in_word` finds the token of a position inside a piece.
+        `positions`. `ends` are the offsets that `assemble` returns. `find_in_word` finds the token of a
+        position inside a piece.
         """
         document = np.repeat(np.arange(len(pieces.first) - 1), np.diff(position_offsets))
         begins = pieces.first[:-1][document]

@@ -1,5 +1,5 @@
-"""The command line of the trainers: `python -m trainers COMMAND`. `--help` lists the commands. Heavy
-libraries are imported only by the commands that need them.
+"""The command line of the trainers: `python -m trainers COMMAND`. Heavy libraries are imported only by the
+commands that need them.
 """
 
 import argparse

@@ -1,3 +1,1 @@
-"""Third-party libraries: checks for installed extras and known vulnerabilities, faster imports, a faster
-start of Ray, the longest input of a `transformers` model, and digests that identify the code of plugins.
-"""
+"""Helpers for third-party libraries, such as checks for installed extras and known vulnerabilities."""

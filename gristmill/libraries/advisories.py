@@ -1,8 +1,7 @@
 """Versions of ray, torch and pyarrow with known security advisories.
 
-The affected ranges are taken from the advisories (`Advisory.source`). CVE-2023-48022 is not listed, because
-no version fixes it: anyone who can reach a Ray cluster without token authentication can run code on it. See
-docs/security.md.
+CVE-2023-48022 is not listed, because no version fixes it: anyone who can reach a Ray cluster without token
+authentication can run code on it. See docs/security.md.
 """
 
 import re

@@ -15,9 +15,7 @@ def loading(module: str) -> Iterator[None]:
     """Pause garbage collection during the block, which imports `module`, and make transformers read its model
     directories only once. Afterwards, exempt all objects made so far from later collections.
 
-    Importing torch and transformers creates about a million long-lived objects. Has no effect if garbage
-    collection is disabled, or if the module is already loaded, because some of the exempted objects could be
-    garbage by then.
+    Has no effect if garbage collection is disabled, or if the module is already loaded.
     """
     if module in sys.modules or not gc.isenabled():
         yield
@@ -33,8 +31,8 @@ def loading(module: str) -> Iterator[None]:
 
 @contextmanager
 def _models_listed_once() -> Iterator[None]:
-    """During the block, make transformers read the files of each model directory only once. The library lists
-    the directories twice through the same cached function, whose cache is too small for them.
+    """During the block, make transformers read the files of each model directory only once. The library's own
+    cache is too small for them.
     """
     bounded = functools.lru_cache
 

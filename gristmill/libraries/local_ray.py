@@ -12,9 +12,7 @@ _CHECK = "get_dashboard_dependency_error"
 
 
 def start_local_ray(**options: Any) -> None:
-    """Start Ray on this machine without its dashboard, autoscaler and log monitor (see `lean_node`).
-    `options` are passed to `ray.init`.
-    """
+    """Start Ray on this machine without its dashboard, autoscaler and log monitor."""
     import ray
 
     # Else `ray.init` waits for workers that Ray starts in advance, for ever if these are killed (ray-project/ray#40131).
@@ -26,10 +24,9 @@ def start_local_ray(**options: Any) -> None:
 
 @contextmanager
 def lean_node() -> Iterator[None]:
-    """During the block, a head node of Ray starts without its dashboard, autoscaler and log monitor.
-
-    These three take longer to start than the rest of Ray, and `ray.init` cannot disable them all. In versions
-    of Ray whose internal functions have other names, they start as usual.
+    """During the block, a head node of Ray starts without its dashboard, autoscaler and log monitor, which
+    take longer to start than the rest of Ray. In versions of Ray whose internal functions have other names,
+    they start as usual.
     """
     from ray._private import utils
     from ray._private.node import Node

@@ -4,8 +4,8 @@ from typing import Any
 
 
 def most_tokens(config: Any) -> int | None:
-    """Return the longest input of a model in tokens, or None if its positions are relative or `config` does
-    not give their number. RoBERTa's positions begin after the position of padding, so two cannot be used.
+    """Return the longest input of a model in tokens, or None if `config` does not limit it. RoBERTa's
+    positions begin after the position of padding, so two cannot be used.
     """
     positions = int(getattr(config, "max_position_embeddings", 0))
     if positions <= 0:

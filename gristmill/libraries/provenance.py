@@ -19,11 +19,8 @@ SCRIPT = "__main__"
 
 def provenance(thing: object) -> dict[str, str]:
     """Return the code identity of a function, or of the class of an object: the versions of the distributions
-    that contain the code, by name, and a digest under `source`. The digest covers all Python files of the
-    top-level package, or the module alone if it is not in a package. The result is empty for code of this
-    project.
-
-    Raises UserError if the source is not in a file.
+    that contain the code, by name, and a digest under `source`. Empty for code of this project. Raises
+    UserError if the source is not in a file.
     """
     owner = _owner(thing)
     return dict(_provenance(owner.__module__, owner.__qualname__))
@@ -35,8 +32,7 @@ def _owner(thing: object) -> FunctionType | type:
 
 def check_code(step: str, thing: object, code: Mapping[str, str]) -> None:
     """Raise UserError if the code of a function, or of the class of an object, differs from `code`, which was
-    recorded when the build was planned. Code defined in a script is not checked, because it is sent to the
-    workers with their tasks.
+    recorded when the build was planned. Code defined in a script is not checked.
     """
     module = _owner(thing).__module__
     if module == SCRIPT:

@@ -17,8 +17,8 @@ _GROUP = 16  # characters of the name of a group
 
 
 def stacked_bars(label: str, names: Sequence[str], series: Sequence[tuple[str, str, Sequence[int]]]) -> Markup:
-    """Draw horizontal stacked bars with their totals, the first bar at the top. `names` are the names of the
-    bars, at least one. Each entry of `series` is (name, colour, lengths), with one length for each bar.
+    """Draw horizontal stacked bars with their totals. `names` are the names of the bars, at least one. Each
+    entry of `series` is (name, colour, lengths).
     """
     totals = [sum(parts) for parts in zip(*(values for _, _, values in series), strict=True)]
     labels = [shortened(name, _LABEL) for name in names]
@@ -43,7 +43,7 @@ def stacked_bars(label: str, names: Sequence[str], series: Sequence[tuple[str, s
 @dataclass(frozen=True)
 class Panel:
     """One measure, drawn as bars. `values` is indexed by [series][group]; no bar is drawn for None. A
-    logarithmic axis spans whole decades and needs at least one positive value.
+    logarithmic axis needs at least one positive value.
     """
 
     title: str
@@ -68,9 +68,7 @@ class Panel:
 
 
 def bar_panels(label: str, groups: Sequence[str], names: Sequence[str], panels: Sequence[Panel]) -> Markup:
-    """Draw a panel for each measure and a legend of the series. `groups` and `names` are the names of the
-    groups and of the series. A panel has at most one bar for each group and series.
-    """
+    """Draw a panel for each measure and a legend of the series. `names` are the names of the series."""
     left = max(text_width(shortened(group, _GROUP)) for group in groups) + 10
     tall = _HEAD + len(groups) * (_THIN * len(names) + _GROUP_GAP) + _FOOT
     places = [((_PANEL + _GAP) * (i % _COLUMNS) + left, tall * (i // _COLUMNS)) for i in range(len(panels) + 1)]

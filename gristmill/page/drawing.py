@@ -1,5 +1,5 @@
-"""Inline SVG drawings. Shapes are measured in CSS pixels, labels remain text, and colours are the variables
-of `page.css`, so that one drawing works in light mode, in dark mode and in print.
+"""Inline SVG drawings, measured in CSS pixels. Colours are the variables of `page.css`, so that one drawing
+works in light mode, in dark mode and in print.
 """
 
 import math
@@ -30,8 +30,8 @@ def series_colour(number: int) -> str:
 
 
 def series_dashes(number: int) -> str | None:
-    """Return the dash pattern of the series with index `number`, or None for the first COLOURS series, which
-    are solid. Colour and dashes together distinguish the first 3 x COLOURS series.
+    """Return the dash pattern of the series with index `number`, or None for a solid line. Colour and dashes
+    together distinguish the first 3 x COLOURS series.
     """
     return None if number < COLOURS else "7 3" if number < 2 * COLOURS else "2 3"
 
@@ -44,11 +44,8 @@ class Drawing:
         self._marks: list[str] = []
 
     def add(self, tag: str, words: str = "", *, title: str | None = None, **attributes: Any) -> None:
-        """Draw an SVG element. `words` is its text. Browsers show `title` while the pointer is over the
-        element.
-
-        Attribute values are text, numbers of pixels or None. In attribute names, `_` becomes `-` and a
-        trailing `_` is dropped. Pixels are rounded to tenths, and attributes that are None are omitted.
+        """Draw an SVG element with the text `words` and the tooltip `title`. Numbers are pixels. In attribute
+        names, `_` becomes `-` and a trailing `_` is dropped. Attributes that are None are omitted.
         """
         written = "".join(
             f' {name.rstrip("_").replace("_", "-")}="{_escaped(value if isinstance(value, str) else f"{round(value, 1):g}")}"'
@@ -77,8 +74,8 @@ class Drawing:
             self.add("rect", title=title, x=x, y=y, width=width, height=height, fill=colour)
 
     def legend(self, x: float, y: float, names: Sequence[tuple[str, str]], rows: bool = False) -> None:
-        """Draw a legend of (name, colour) pairs, with the baseline of the first at `y`. The pairs are side by
-        side, or one below the other with `rows`.
+        """Draw a legend of (name, colour) pairs, with the baseline of the first at `y`. With `rows`, the
+        pairs are one below the other.
         """
         for name, colour in names:
             self.bar(x, y - 9, 10, 10, colour)
@@ -103,9 +100,7 @@ class Drawing:
 
 
 def standalone(svg: str) -> str:
-    """Return a drawing as the text of an SVG file for papers and slides, in the light colours of the page and
-    without a background.
-    """
+    """Return a drawing as the text of an SVG file, in the light colours of the page and without a background."""
     style = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
     light = dict(re.findall(r"(--[\w-]+): (#[0-9a-f]+)", style.partition("@media")[0]))
     head = '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" '

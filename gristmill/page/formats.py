@@ -18,9 +18,7 @@ def decimals(value: float | None, places: int) -> str:
 
 
 def compact(value: float) -> str:
-    """Format a number with at most four significant digits: `9,876`, `1.235M`. From 10,000 on, it has a unit
-    for the power of 1000.
-    """
+    """Format a number with at most four significant digits: `9,876`, `1.235M`."""
     for limit, divisor, unit in ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= limit:
             return f"{value / divisor:.4g}{unit}"
@@ -48,9 +46,8 @@ def short_size(value: float) -> str:
 
 
 def percent(part: float | None, whole: float | None = None, places: int | None = None) -> str:
-    """Format `part / whole`, or the share `part` if `whole` is None, as `12.3 %`. The result is `–` if `part`
-    is None or `whole` is 0. By default, shares of exactly 0 and 1 have no decimal places, and shares below
-    0.1 % or above 99.9 % have three instead of one.
+    """Format `part / whole`, or the share `part` if `whole` is None, as `12.3 %`. By default, the number of
+    decimal places depends on the share.
     """
     if part is None or whole == 0:
         return NONE

@@ -26,8 +26,7 @@ class Bound:
 @dataclass(frozen=True)
 class HistogramRow:
     """One row of a histogram chart. `every` holds the heights of its bars for all documents, and `kept` those
-    for the kept documents, both in the same unit. The bars have equal widths. `shaded` lists spans (from, to)
-    of the axis, from 0 to 1.
+    for the kept documents. `shaded` lists spans (from, to) of the axis, from 0 to 1.
     """
 
     name: str

@@ -17,9 +17,8 @@ _LOGARITHMIC = 30.0  # minimum ratio of the highest to the middle value for a lo
 
 @dataclass(frozen=True)
 class Series:
-    """One series of a line chart: points (x, y), ordered by x. `number` determines its colour and dashes. The
-    points of a `dotted` series are also drawn as dots, which suits series of few points. A `band` of (x, low,
-    high) is shaded behind the line.
+    """One series of a line chart: points (x, y), ordered by x. `number` determines its colour and dashes. A
+    `band` of (x, low, high) is shaded behind the line.
     """
 
     number: int
@@ -31,8 +30,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Mark:
-    """An event at `x`, described by `text`. It is drawn as a dotted vertical line in the colour of the series
-    with the same `number`, or as a triangle on the axis if it is `brief`.
+    """An event at `x`. It is drawn as a dotted vertical line in the colour of the series with the same
+    `number`, or as a triangle on the axis if it is `brief`.
     """
 
     number: int
@@ -43,11 +42,8 @@ class Mark:
 
 @dataclass(frozen=True)
 class LineChart:
-    """A line chart with its layout computed. Lines, band outlines, dots and marks are in pixels of the plot,
-    and ticks are (pixel, label).
-
-    `box` is the plot's left, top, width and height. `cut` says whether the beginning of a line is cut off at
-    the top of the plot.
+    """A line chart with its layout computed, mostly in pixels of the plot. `box` is the plot's left, top,
+    width and height. `cut` says whether the beginning of a line is cut off at the top of the plot.
     """
 
     title: str
@@ -103,12 +99,11 @@ def line_chart(
     zero: bool = False,
     x_ticks: Sequence[tuple[float, str]] | None = None,
 ) -> LineChart | None:
-    """Lay out a chart of `series`. Returns None if no series has a finite point. `shown` formats a value as a
-    label.
+    """Lay out a chart of `series`. Returns None if no series has a finite point.
 
     With `zero`, the value axis includes 0. It is logarithmic instead if all values are positive and the
     highest exceeds 30 times the median. Without `zero`, the axis may omit high values that occur only in the
-    first steps. `x_ticks` are (x, label). The x axis runs from 0 to the highest x.
+    first steps.
     """
     series = [_finite(s) for s in series]
     series = [s for s in series if s.points]
@@ -183,8 +178,8 @@ def _range(series: Sequence[Series], zero: bool, logarithmic: bool) -> tuple[flo
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return `points` unchanged or, if there are many, a selection that shows the peaks: the lowest and
-    highest point of each of 240 equal parts, and the first and last point.
+    """Return `points` or, if there are many, a selection that shows the peaks: the lowest and highest point
+    of each of 240 equal parts, and both ends.
     """
     if len(points) <= 2 * _BUCKETS:
         return list(points)

@@ -1,8 +1,5 @@
 """Render HTML pages. A template is filled in with escaped values and becomes one file without scripts or
 external resources.
-
-A template extends `layout.html` and imports macros from `macros.html`, both in this folder. `page.css` is
-included in every page.
 """
 
 import re
@@ -46,9 +43,6 @@ def _environment(folder: Path) -> "Environment":
 
 
 def _harmless(value: Any) -> Any:
-    """Escape the control characters and invisible characters of a string (`printable`); return Markup and
-    values of other types unchanged.
-    """
     return printable(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 

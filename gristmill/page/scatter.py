@@ -16,7 +16,7 @@ def scatter(
     shown: Callable[[float], str],
 ) -> Markup:
     """Draw `points`, at least one, given as (name, x, y). Both axes have the same range, and `axes` are their
-    titles (x, y). `shown` formats a value as a label.
+    titles.
     """
     values = [value for _, x, y in points for value in (x, y)]
     low, high = min(values), max(values)

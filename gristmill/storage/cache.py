@@ -2,8 +2,7 @@
 inputs. Because of these names, no entry can be stale.
 
 The cache is in $GRISTMILL_CACHE (default: gristmill below the user's cache directory) and holds up to about
-$GRISTMILL_CACHE_BYTES (default: 20 GiB). The least recently used files are evicted. A file that is evicted
-while open stays readable.
+$GRISTMILL_CACHE_BYTES (default: 20 GiB). The least recently used files are evicted.
 """
 
 import errno
@@ -41,9 +40,7 @@ def put(url: str, remote: Remote, content: Content) -> tuple[int, str]:
 
 
 def fetch(url: str, remote: Remote) -> tuple[int, str]:
-    """Copy a remote file into the cache. Returns (size in bytes, xxh3_128 in hex). Raises FileNotFoundError
-    if the file does not exist.
-    """
+    """Copy a remote file into the cache. Returns (size in bytes, xxh3_128 in hex)."""
     with _scratch() as local:
         fetch_url(url, remote, local)
         facts = _facts(local)
@@ -62,8 +59,8 @@ def lookup(checksum: str) -> LocalPath | None:
 
 
 def path_for(kind: str, name: str) -> LocalPath:
-    """Return the path in the cache for a file computed from other files. `kind` is its folder, and `name`
-    identifies its inputs.
+    """Return the path in the cache for a computed file. `kind` is its folder, and `name` identifies its
+    inputs.
     """
     return _directory() / kind / name
 

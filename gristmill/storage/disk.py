@@ -1,8 +1,7 @@
 """LocalPath: a path on a local disk, with atomic and durable writes.
 
-`write_atomic` writes a file under a name unique to the attempt, fsyncs it and renames it; then it fsyncs the
-directory. A process that is killed before the rename leaves at most a temporary file, whose name ends in
-`.tmp` and which readers ignore.
+A process that is killed in `write_atomic` before the rename leaves at most a temporary file, whose name ends
+in `.tmp` and which readers ignore.
 """
 
 import errno
@@ -30,9 +29,7 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # file systems withou
 
 @final
 class LocalPath(PosixPath, Location):
-    """A `pathlib.Path` with the operations of a Location. Most of its methods reach files through `host()`,
-    which a test may substitute.
-    """
+    """A `pathlib.Path` with the operations of a Location."""
 
     __slots__ = ()
 
@@ -69,8 +66,7 @@ class LocalPath(PosixPath, Location):
 
     def glob(self, pattern: str) -> Generator[Self, None, None]:
         """Yield every path below this one that matches `pattern`, which consists of name patterns separated
-        by slashes. Unlike in pathlib, `**` means no more than `*`. Unlike in a shell, `*` also matches a
-        leading dot.
+        by slashes. Unlike in pathlib, `**` means no more than `*`.
         """
         first, _slash, rest = pattern.partition("/")
         if not set(first) & set("*?["):
@@ -346,8 +342,8 @@ def read_range(path: Path, start: int, end: int) -> bytes:
 
 
 def verify_once(path: Path, record: FileRecord) -> None:
-    """Raise CorruptFileError if a file differs from its record, and FileNotFoundError if it does not exist.
-    Checksums of intact files are cached by path, size, modification time and inode.
+    """Raise CorruptFileError if a file differs from its record. Checksums of intact files are cached by path,
+    size, modification time and inode.
     """
     status = host().stat(str(path))
     _verify(str(path), status.st_size, status.st_mtime_ns, status.st_ino, record.bytes, record.xxh3_128)

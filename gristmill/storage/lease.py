@@ -33,11 +33,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Lease:
-    """A lease that this process holds.
-
-    `work` says what the process is doing, such as `building`. `holder` is unique to this lease, and `count`
-    is the counter that shows that the holder is alive.
-    """
+    """A lease that this process holds. `work` says what the process is doing, such as `building`."""
 
     path: Location
     work: str
@@ -45,16 +41,13 @@ class Lease:
     count: int = 0
 
     def state(self) -> bytes:
-        """Return the bytes of the lease file: the holder, the counter, the facts that show whether the holder
-        is dead, and details for messages.
-        """
+        """Return the bytes of the lease file."""
         facts: dict[str, object] = {"holder": self.holder, "count": str(self.count).zfill(_DIGITS), "work": self.work}
         return json.dumps(facts | host().identity()).encode() + b"\n"
 
     def beat(self) -> bool:
-        """Increment the counter and renew the lease. Returns False if the lease is lost.
-
-        A missing lease file counts as lost, because another process may have taken the lease and finished.
+        """Increment the counter and renew the lease. Returns False if the lease is lost. A missing lease file
+        counts as lost.
         """
         self.count += 1
         return self.path.update(self._owns, self.state())
@@ -94,11 +87,9 @@ def lock(
     timeout: float = TIMEOUT_SECONDS,
     beat: float = _HEARTBEAT_SECONDS,
 ) -> Iterator[Lease]:
-    """Hold the lease of a directory or prefix during the block, and renew it every `beat` seconds. Waits, and
-    raises errors, as `acquire` does.
+    """Hold the lease of a directory or prefix during the block. Waits, and raises errors, as `acquire` does.
 
-    If another process takes over the lease, `lost` is called in a thread. By default, `say` is called with a
-    message, and work continues.
+    If another process takes over the lease, `lost` is called in a thread. By default, work continues.
     """
     lease = acquire(place, work, say, wait=wait, timeout=timeout)
 
@@ -133,14 +124,13 @@ def acquire(
     wait: bool = True,
     timeout: float = TIMEOUT_SECONDS,
 ) -> Lease:
-    """Take the lease of a directory or prefix. `say` is called with messages about waiting.
+    """Take the lease of a directory or prefix.
 
     If another process holds it, wait until that process has finished, is dead, or has not renewed it for
     `timeout` seconds. Without `wait`, raise ConflictError as soon as the holder is known to be alive.
 
-    Also raises ConflictError if this process fails to take over the same lease for 2 * `timeout` seconds, as
-    happens when a process is suspended in the middle of a takeover. Raises StorageError if the store cannot
-    be read for `timeout` seconds.
+    Also raises ConflictError if this process fails to take over the same lease for 2 * `timeout` seconds, and
+    StorageError if the store cannot be read for `timeout` seconds.
     """
     lease, clock, sleep = Lease(place / LEASE, work), host().monotonic, host().sleep
     watched: bytes | None = None
@@ -189,9 +179,6 @@ def acquire(
 
 
 def _put(lease: Lease, found: bytes | None) -> bool:
-    """Write the lease file if its bytes are still `found` or, with `found` None, if it still does not exist.
-    Returns False if another process has changed the file or is changing it.
-    """
     if found is None:
         try:
             return lease.path.write_new(lease.state())

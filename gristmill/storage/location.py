@@ -1,8 +1,6 @@
 """Location: the interface for a file or directory of a corpus, on a local disk or in an object store.
 
-It has two implementations: `gristmill.storage.disk.LocalPath` and
-`gristmill.storage.object_store.RemotePath`. Code that works with both takes a `Location`. Code that needs a
-local file takes a `pathlib.Path`: a LocalPath is a Path, a RemotePath is not.
+Code that needs a local file takes a `pathlib.Path`: a LocalPath is a Path, a RemotePath is not.
 """
 
 from abc import ABC, abstractmethod
@@ -28,8 +26,8 @@ temporary files, or the directory, can therefore be sure that the file will not 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """The record of a finished file: its path, its size in bytes, and the xxh3_128 of its content in hex. In
-    a manifest, the path is relative to the manifest's directory.
+    """The record of a finished file. `xxh3_128` is the hash of its content in hex. In a manifest, the path is
+    relative to the manifest's directory.
     """
 
     path: str
@@ -52,11 +50,7 @@ class Status(Protocol):
 
 
 class Location(ABC):
-    """A file or directory.
-
-    Names, listings and reads resemble those of `pathlib.Path`. The other operations are what a corpus needs
-    from its store.
-    """
+    """A file or directory. Names, listings and reads resemble those of `pathlib.Path`."""
 
     __slots__ = ()
 
@@ -119,20 +113,16 @@ class Location(ABC):
     def version(self) -> tuple[int, ...] | None:
         """Return numbers that change whenever the file is replaced, or None if getting them costs as much as
         reading the file.
-
-        Raises FileNotFoundError if the file does not exist, except in an object store.
         """
 
     @abstractmethod
     def bytes_below(self) -> int:
-        """Return the total size in bytes of all files below a directory. In an object store, where counting
-        would take many requests, return 0.
-        """
+        """Return the total size in bytes of all files below a directory; 0 in an object store."""
 
     @abstractmethod
     def missing_hint(self) -> str:
-        """Return a hint to append to a message that nothing was found here: the settings that may be missing.
-        Empty if no setting can be missing.
+        """Return a hint to append to a message that nothing was found here. It names settings that may be
+        missing, or is empty.
         """
 
     @abstractmethod
@@ -147,11 +137,11 @@ class Location(ABC):
 
     @abstractmethod
     def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
-        """Return the bytes of each range (record, start, end): the bytes [start, end) of a recorded file
-        below the directory. They are not verified.
+        """Return the bytes [start, end) of a recorded file below the directory, for each range (record,
+        start, end). They are not verified.
 
-        A range is cut at the end of its file. Raises FileNotFoundError if a file is missing and the cache has
-        no copy of it.
+        A range is cut at the end of its file. Raises FileNotFoundError if a file is missing and not in the
+        cache.
         """
 
     @abstractmethod
@@ -163,9 +153,8 @@ class Location(ABC):
         """Return a local file with the content of a recorded file below a directory, verified once per
         process.
 
-        On a local disk, the result is the file itself. For an object store, it is a copy in the cache. Raises
-        CorruptFileError if the file is missing or differs from its record; an object store is not asked if
-        the cache already has an intact copy.
+        For an object store, it is a copy in the cache, fetched if the cache has none. Raises CorruptFileError
+        if the file is missing or differs from its record.
         """
 
     @abstractmethod
@@ -175,8 +164,7 @@ class Location(ABC):
     @abstractmethod
     def write_new(self, content: bytes, check: Check | None = None) -> bool:
         """Write the file as `write_atomic` does, unless it already exists. Returns whether this call wrote
-        it. In an object store with conditional writes, the result is also True if the file already has
-        exactly this content.
+        it. In an object store, the result may also be True if the file already has exactly this content.
 
         If several processes try at once with different content, only one succeeds, except on a file system
         without hard links or an object store without conditional writes.
@@ -191,8 +179,7 @@ class Location(ABC):
         """Overwrite the file if it exists and `accept` returns True for its current bytes. Returns whether it
         was written. `content` must be as long as the file, because a local file is not truncated.
 
-        The write may be neither atomic nor durable. It is meant for leases, which are rewritten every few
-        seconds.
+        The write may be neither atomic nor durable.
         """
 
     @abstractmethod
@@ -209,11 +196,7 @@ class Location(ABC):
 
     @abstractmethod
     def probe_writable(self) -> None:
-        """Create the directory if it is missing and check that a file can be created in it. Raises OSError if
-        that fails.
-
-        Does nothing in an object store.
-        """
+        """Create the local directory if it is missing, and raise OSError if no file can be created in it."""
 
     @abstractmethod
     def rename_if_possible(self, target: Self) -> None:
@@ -223,10 +206,7 @@ class Location(ABC):
 
     def set_aside(self) -> Self:
         """Rename a directory to a temporary name, so that its whole content disappears at once. Returns the
-        path with that name. In an object store nothing is renamed, so nothing exists at the returned path.
-
-        A writer that is about to publish a file in the directory then finds its temporary file gone, and
-        calls its `check` again.
+        path with that name. In an object store, nothing is renamed.
         """
         aside = self.parent / f".{self.name}.{host().unique()}.tmp"
         self.rename_if_possible(aside)
@@ -239,16 +219,14 @@ class Location(ABC):
 
     @abstractmethod
     def remove_tree(self) -> None:
-        """Remove a directory or prefix and everything below it. Does nothing if it does not exist.
-
-        Another process may remove it at the same time or still write into it. Files written during the
-        removal may remain until the next removal.
+        """Remove a directory or prefix and everything below it, if it exists. Files that another process
+        writes during the removal may remain.
         """
 
     @abstractmethod
     def remove_temporaries(self) -> None:
         """Remove the temporary files of `write_atomic` below a directory. A writer that is still running
-        writes its file again. Does nothing in an object store, which has no temporary files.
+        writes its file again.
         """
 
 

@@ -1,8 +1,6 @@
 """RemotePath: a file in an object store, or a prefix that looks like a directory.
 
-Object stores have neither directories nor renames, and neither is needed: an upload puts a file under its
-final name, and the file appears whole or not at all. Libraries expect local files, so `verify` returns copies
-in the cache (`gristmill.storage.cache`).
+An upload puts a file under its final name, and the file appears whole or not at all.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -14,12 +14,12 @@ from gristmill.storage.remote import Remote, check_url, has_query, shown
 def parse_location(name: str, remote: Remote | None = None, field: str = "corpus") -> Location:
     """Parse a path or a URL. A leading `~` or `$HOME` of a path is expanded.
 
-    `remote` says which URLs may be opened. Without it, as on a command line, the defaults apply, and
-    GRISTMILL_ALLOW_PRIVATE=1 in the environment allows addresses that are not public.
+    `remote` says which URLs may be opened. Without it, the defaults apply, and GRISTMILL_ALLOW_PRIVATE=1 in
+    the environment allows addresses that are not public.
 
-    Raises ConfigError if a path cannot be expanded, or if a URL is malformed or has a scheme that may not be
-    opened. Locations are stored and shown, so URLs with a user name or password (see `check_url`) and HTTP
-    URLs with a query are refused, too. The message names `field`.
+    Raises ConfigError, which names `field`, if a path cannot be expanded, or if a URL is malformed, has a
+    scheme that may not be opened, or contains a user name or password. HTTP URLs with a query are refused,
+    too.
     """
     if not is_url(name):
         return LocalPath(expand_location(name, field))

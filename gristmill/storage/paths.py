@@ -25,11 +25,9 @@ class NotLocalError(PathError):
 
 
 def expand_home(name: str) -> str:
-    """Expand a leading `~`, `~USER` or `$HOME` of a path, for this process's user and environment. Other
-    paths and URLs are returned unchanged.
+    """Expand a leading `~`, `~USER` or `$HOME` of a path. Other paths and URLs are returned unchanged.
 
-    Raises PathError for an unknown user, and for a path whose first component is any other variable, because
-    the variable would otherwise become the name of a directory.
+    Raises PathError for an unknown user, and for a path whose first component is any other variable.
     """
     name = _HOME.sub("~", name, count=1) if _HOME.match(name) else name
     if name.startswith("~"):
@@ -56,10 +54,8 @@ def is_url(place: str) -> bool:
 
 
 def local_path(name: str) -> LocalPath:
-    """Return the expanded path of a local file or directory. Raises PathError as `expand_home` does.
-
-    Raises NotLocalError for a URL. The message contains only the scheme, since the rest of the URL may
-    contain credentials.
+    """Return the expanded path of a local file or directory. Raises PathError as `expand_home` does, and
+    NotLocalError for a URL.
     """
     found = _URL.match(name)
     if found is None:

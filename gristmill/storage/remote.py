@@ -1,10 +1,8 @@
-"""Files behind URLs, in object stores and on web servers. They are reached through fsspec, which only this
-file imports.
+"""Files behind URLs, in object stores and on web servers. Only this file imports fsspec.
 
 A URL is opened only if the configuration allows its scheme, and only at public addresses unless the
-configuration says otherwise. Addresses are checked before the first connection, to give a clear message. For
-S3 and HTTP, they are checked again for every socket, so that neither a redirect nor a changed DNS answer can
-lead to a private address.
+configuration says otherwise. Addresses are checked before the first connection and, for S3 and HTTP, again
+for every socket, so that neither a redirect nor a changed DNS answer can lead to a private address.
 """
 
 import errno
@@ -64,9 +62,7 @@ class Remote:
     """
 
     def check(self) -> None:
-        """Raise ValueError for a scheme that cannot be opened, or for an endpoint that is not an HTTP URL or
-        contains credentials or a query.
-        """
+        """Raise ValueError for a scheme that cannot be opened or an unsuitable endpoint."""
         for scheme in self.schemes:
             if scheme not in _LIBRARIES:
                 raise ValueError(f"schemes: got {scheme!r}, expected some of {', '.join(_LIBRARIES)}")
@@ -78,8 +74,8 @@ class Remote:
 
 
 class Facts(NamedTuple):
-    """Facts about a remote file: its size in bytes and its version. The version is an ETag, hash or time that
-    changes with the content; None if the store gives none.
+    """Facts about a remote file: its size in bytes, and an ETag, hash or time that changes with its content
+    (None if the store gives none).
     """
 
     size: int
@@ -88,8 +84,7 @@ class Facts(NamedTuple):
 
 def check_url(field: str, place: str) -> None:
     """Raise ValueError for a URL that is malformed, has the scheme `file`, or contains a user name or
-    password. Paths are accepted, and so is the text before `@` in an hf URL without a password. Queries are
-    not checked (`has_query`).
+    password. Paths are accepted.
     """
     if not is_url(place):
         return
@@ -128,16 +123,14 @@ def has_query(place: str) -> bool:
 
 
 def shown(place: str) -> str:
-    """Return a location in the form in which it is shown, logged and stored. The query and fragment of an
-    HTTP URL become `?...`.
+    """Return a location as it is shown, logged and stored: the query and fragment of an HTTP URL become
+    `?...`.
     """
     return re.sub(r"[?#].*", "?...", place, flags=re.DOTALL) if has_query(place) else place
 
 
 def file_name(url: str) -> str:
-    """Return the file name of a URL: the last component of its path, or the host if the path is empty. The
-    query of an HTTP URL is left out.
-    """
+    """Return the file name of a URL: the last component of its path, without the query of an HTTP URL."""
     bare = url.partition("://")[2]
     if _WEB.match(url):
         bare = re.split(r"[?#]", bare, maxsplit=1)[0]
@@ -146,9 +139,7 @@ def file_name(url: str) -> str:
 
 def list_urls(url: str, remote: Remote) -> dict[str, Facts]:
     """Return the facts of every file below a URL, by the file's path relative to the URL. The path is empty
-    if the URL is itself a file.
-
-    Web servers have no listings, so an HTTP URL is always one file.
+    if the URL is itself a file, as an HTTP URL always is.
     """
     if url.lower().startswith("http"):
         return {"": _ask(url, remote, lambda store, path: _facts(url, store.info(path)))}
@@ -221,8 +212,8 @@ class RemoteFile(io.RawIOBase):
         return int(self._file.tell())
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` and return the number of bytes read. It is less than the size of the buffer only at
-        the end of the file, even if single responses are short.
+        """Fill `buffer` and return the number of bytes read, which is less than its size only at the end of
+        the file.
         """
         size: int | None = self._file.size
         left = len(buffer) if size is None else min(len(buffer), max(0, size - self.tell()))
@@ -264,9 +255,6 @@ def _ask(url: str, remote: Remote, call: Callable[[Any, str], Result], **options
 def endpoint_hint(url: str, remote: Remote) -> str:
     """Return a hint for error messages about S3 URLs if neither `remote` nor the environment gives an
     endpoint, else an empty string.
-
-    Commands that read a corpus do not know its `remote.endpoint`. They take the endpoint from the
-    environment.
     """
     if not url.lower().startswith("s3:") or remote.endpoint:
         return ""
@@ -368,8 +356,7 @@ _public: set[tuple[str, int]] = set()  # services whose addresses were public at
 
 def is_public(address: str) -> bool:
     """Return whether an IP address belongs to the public internet. An IPv6 address that contains an IPv4
-    address (IPv4-mapped, IPv4-compatible, 6to4 or NAT64) is judged by the IPv4 address, but one in the prefix
-    for local NAT64 (RFC 8215) is never public.
+    address is judged by the IPv4 address, but one in the prefix for local NAT64 (RFC 8215) is never public.
     """
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):
@@ -452,11 +439,9 @@ def create_url(url: str, remote: Remote, content: bytes) -> bool:
     """Store bytes under a URL, unless the file exists or another process is creating it. Returns whether this
     call stored them.
 
-    If the file already has exactly these bytes, the result is True, because an earlier attempt may have
-    stored them although its response was lost.
-
-    If the store has no conditional requests (it answers 501), the result is False for any existing file. Two
-    simultaneous calls may then both store their bytes, and the last write wins.
+    In a store with conditional requests, the result is also True if the file already has exactly these bytes,
+    because an earlier attempt may have stored them. In other stores, two simultaneous calls may both store
+    their bytes, and the last write wins.
     """
 
     def create(store: Any, path: str) -> bool:

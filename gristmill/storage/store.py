@@ -30,9 +30,7 @@ def _checksum(path: Path) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return `value` as JSON with sorted keys and no white space between tokens, so that the order of keys
-    does not change the bytes.
-    """
+    """Return `value` as JSON with sorted keys and no white space between tokens."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 
 
@@ -42,11 +40,7 @@ def digest(value: Any) -> str:
 
 
 def write_json(path: Location, value: dict[str, Any], check: Check | None = None) -> None:
-    """Write a JSON object atomically if `check` passes. The field `checksum` is added; it is the checksum of
-    the other fields.
-
-    The file is indented, with its keys in the given order.
-    """
+    """Write a JSON object atomically if `check` passes. The field `checksum` is added."""
     path.write_atomic(_with_checksum(value), check)
 
 
@@ -66,8 +60,7 @@ def _with_checksum(value: dict[str, Any]) -> bytes:
 def read_json(path: Location, advice: str = "remove it and run the same command again") -> dict[str, Any]:
     """Read a JSON object written by `write_json` and verify its checksum.
 
-    `advice` says what to do about a damaged file. Raises FileNotFoundError if the file does not exist, and
-    CorruptFileError if its content does not match its checksum.
+    Raises FileNotFoundError if the file does not exist, and CorruptFileError with `advice` if it is damaged.
     """
     value = _parse_intact(retry(path, path.read_bytes))
     if value is None:  # perhaps damaged in transfer

@@ -1,7 +1,7 @@
 """Calls to object stores and web servers, with timeouts, retries and our own errors.
 
 The libraries keep waiting while any bytes arrive, however few. Here, the time limit of a call grows with the
-number of bytes that it transfers. A call that takes longer is abandoned and counts as failed.
+number of bytes that it transfers.
 """
 
 import errno
@@ -39,11 +39,10 @@ def ask(
 
     Raises RemoteError if the store fails in every attempt, or if an attempt takes longer than `seconds`
     (default: two minutes) plus a second for each 64 KiB. Raises UserError if access is denied or the file is
-    missing; with `missing`, a missing file raises FileNotFoundError instead. An OSError of a full local disk
-    is raised unchanged.
+    missing; with `missing`, a missing file raises FileNotFoundError instead.
 
-    The messages of RemoteError and UserError name `place`. They contain no text from the library's error,
-    only its type or HTTP status. With `secret`, that error is not kept as the cause of a RemoteError either.
+    The messages of RemoteError and UserError contain no text from the library's error. With `secret`, that
+    error is not kept as the cause of a RemoteError either.
     """
     limit = (_SECONDS if seconds is None else seconds) + size / _LEAST_RATE
     for pause in _PAUSES[: tries - 1]:
@@ -83,9 +82,7 @@ def _errors(place: str, secret: bool, missing: bool) -> Iterator[None]:
 
 
 def hides_failure(error: FileNotFoundError) -> bool:
-    """Return whether a FileNotFoundError from fsspec hides a server failure. fsspec raises it both for
-    missing files and for failures.
-    """
+    """Return whether a FileNotFoundError from fsspec hides a server failure."""
     cause = error.__cause__
     failed = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
     return failed or getattr(cause, "status", 404) not in (404, 410)

@@ -1,7 +1,5 @@
 """Run part stages on a worker. A task reads the text of one part of a source once, runs several stages over
 it, and writes one annotation file per stage.
-
-`pipelines.building.build` submits the tasks and publishes what they wrote.
 """
 
 import time
@@ -27,10 +25,8 @@ from pipelines.planning.poison import unwrapped
 
 @dataclass(frozen=True)
 class StageWork:
-    """One stage's share of a task. `key` identifies the stage in the cache of stages that a worker process
-    has set up. With `where`, the stage receives only the documents that the steps up to and including `where`
-    keep. `visible` are the names of the steps whose columns the stage may read. `code` identifies the stage's
-    code as it was when the build was planned (`gristmill.libraries.provenance`).
+    """One stage's share of a task. With `where`, the stage receives only the documents that the steps up to
+    and including `where` keep. `visible` are the names of the steps whose columns the stage may read.
     """
 
     name: str
@@ -64,8 +60,8 @@ _READY: dict[
 
 
 def annotate_documents(task: AnnotateTask) -> tuple[dict[str, Receipt], dict[str, float]]:
-    """Run the stages of a task over one part and commit the columns of each stage. A stage whose columns are
-    already committed is not run again. Returns (receipts, seconds), both by step directory.
+    """Run the stages of a task over one part and commit the columns of each stage, unless they are already
+    committed. Returns (receipts, seconds), both by step directory.
     """
     part, receipts, seconds = task.part, {}, {}
     available = {annotation.step: annotation for annotation in part.annotations}
@@ -88,8 +84,8 @@ def annotate_documents(task: AnnotateTask) -> tuple[dict[str, Receipt], dict[str
 
 
 def annotate_rows(probe: Probe) -> None:
-    """Run one stage of a task over some documents of its part and discard the output. The stages before it in
-    the task must have committed their columns.
+    """Run one stage of a task over some documents of its part and discard the output. The stages before it
+    must have committed their columns.
     """
     part, work = probe.task.part, probe.task.works[probe.stage]
     available = {annotation.step: annotation for annotation in part.annotations}
@@ -128,8 +124,7 @@ def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -
 
 def _run_stage(work: StageWork, part: Part) -> pa.Table:
     """Run a stage over a part and return its columns for all rows of the part, with nulls for documents that
-    the stage does not receive. Edits refer to the stored text. Raises PoisonError, which names the document,
-    if one document alone makes the stage fail.
+    the stage does not receive. Raises PoisonError if one document alone makes the stage fail.
     """
     stage, docs, rows = _ready(work, part)
     try:

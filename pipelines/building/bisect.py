@@ -1,6 +1,4 @@
-"""Find by bisection the document that breaks a task: a document that makes a stage raise an error, exhausts
-the memory, or kills the process.
-"""
+"""Find by bisection the document that makes a stage fail, exhausts the memory, or kills the process."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,9 +15,7 @@ class _Cluster(Protocol):
 
 @dataclass(frozen=True)
 class Probe:
-    """A trial run of the stage with index `stage` of a task, over the rows [low, high) of the task's part.
-    Its output is discarded.
-    """
+    """A trial run of the stage with index `stage` of a task, over the rows [low, high) of the task's part."""
 
     task: Any
     stage: int
@@ -29,10 +25,9 @@ class Probe:
 
 def first_failing(count: int, fails: Callable[[int, int], bool]) -> int | None:
     """Find by bisection a row that fails on its own, and return its index. `fails(low, high)` says whether
-    the rows from `low` up to but not including `high`, out of `count` rows, fail as a group.
+    the rows [low, high), out of `count` rows, fail as a group.
 
-    Returns None if the bisection ends at a row that does not fail on its own, for example because rows fail
-    only together.
+    Returns None if no such row is found, for example because rows fail only together.
     """
     low, high = 0, count
     while high - low > 1:
@@ -51,10 +46,8 @@ def find_poison(
     breaks it. `names` are the names of the task's stages, `stage` is the index of the one that broke, and
     `run` is a module-level function that runs a probe.
 
-    Every probe is a separate task with the memory limit of the last attempt, so that it fails in the same way
-    as the task, even if the task was killed. A document is blamed only if it breaks the stage on its own
-    three times and the stage survives without any documents. Otherwise a document could be blamed for what
-    other programs do to a process.
+    A document is blamed only if it breaks the stage on its own three times and the stage survives without any
+    documents.
     """
     part = task.part
 

@@ -1,7 +1,6 @@
 """Run and publish every step of a plan that is not published.
 
-Part stages whose inputs are available are fused into one task per part: one read of the text, one annotation
-file per stage.
+Part stages whose inputs are available are fused into one task per part, which reads the text once.
 """
 
 import time
@@ -56,7 +55,7 @@ def plan_and_build(
 ) -> CorpusManifest:
     """Plan and build a corpus, and return its manifest. Documents that earlier builds set aside are left out.
     A document that breaks a step ends the build with PoisonError. With `quarantine`, the document is set
-    aside instead, and the build is planned again. `variant` is as in `build`.
+    aside instead, and the build is planned again.
     """
     output = config.place
     while True:
@@ -74,16 +73,14 @@ def plan_and_build(
 
 
 def _keep_units(before: Plan, after: Plan, source: str) -> None:
-    """Keep what a read step has finished when the build is planned again without a poison document: rename
-    the step's directory from the old plan's name to the new one.
-    """
+    """Keep what a read step has finished when the build is planned again without a poison document."""
     root, (old, new) = before.config.place, (plan.step(f"read.{source}").directory for plan in (before, after))
     (root / old).rename_if_possible(root / new)
 
 
 def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None], variant: str | None = None) -> CorpusManifest:
-    """Run every step of the plan that is not published. Then publish the corpus, as the variant `variant` if
-    a name is given, and return its manifest.
+    """Run every step of the plan that is not published. Then publish the corpus, as `variant` if given, and
+    return its manifest.
     """
     root = plan.config.place
     ensure_owner(root, plan.config.name, write=True)
@@ -117,8 +114,7 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None], variant: 
 
 def _run_or_adopt(work: Callable[[], None], state: Build) -> bool:
     """Run `work` and return True. If it fails but a concurrent build has published steps meanwhile, adopt
-    these steps and return False. The failure may be due to the other build, which removes files that only
-    unfinished steps need.
+    these steps and return False, since the other build may have removed files that `work` needed.
     """
     started, before = time.perf_counter(), len(state.published)
     try:
@@ -138,8 +134,7 @@ def _run_or_adopt(work: Callable[[], None], state: Build) -> bool:
 
 def _find_published(state: Build) -> None:
     """Update `state.published` from the output directory. A step that may hold a forgotten document is
-    removed, and so are the steps made from it. Raises ConflictError if documents were forgotten since the
-    build began.
+    removed, and so are the steps made from it.
     """
     state.check_forgotten()
     stale: list[Step] = []
@@ -162,9 +157,8 @@ def _find_published(state: Build) -> None:
 
 
 def _is_stale(step: Step, manifest: StepManifest | None, state: Build) -> bool:
-    """Return whether a step must be removed after documents were forgotten. This is so if its directory has a
-    manifest, but the step does not count as published (`manifest` is None, see `load_step`), or if one of its
-    inputs is not published.
+    """Return whether a step must be removed after documents were forgotten: it has a manifest that does not
+    count as published, or one of its inputs is not published.
     """
     if manifest is None:
         return (state.root / step.directory / "manifest.json").exists()
@@ -191,8 +185,7 @@ def _check_reads(state: Build) -> None:
 
 def ensure_owner(root: Location, corpus: str, *, write: bool) -> None:
     """Raise ConflictError if `root` belongs to another corpus, or if it is not empty and not the directory of
-    a corpus. With `write`, mark it as the directory of this corpus. Entries with names that begin with a dot
-    do not count.
+    a corpus. With `write`, mark it as the directory of this corpus.
     """
     marker = root / "corpus.txt"
     try:
@@ -213,8 +206,8 @@ def ensure_owner(root: Location, corpus: str, *, write: bool) -> None:
 
 
 def refuse_unwritable(root: Location) -> None:
-    """Create the directory `root` if it is missing, and raise UserError if that fails or no file can be
-    created in it. An object store is not checked.
+    """Create the directory `root` if it is missing, and raise UserError if no file can be created in it. An
+    object store is not checked.
     """
     try:
         root.probe_writable()
@@ -233,8 +226,8 @@ def _fusable(pending: Sequence[Step], state: Build) -> list[Step]:
 
 
 def part_of(state: Build, source: str, record: PartRecord, visible: Sequence[str]) -> Part:
-    """Return the part of `source` that `record` describes. It has the annotations of the steps that are
-    published and whose labels are in `visible`.
+    """Return the part of `source` that `record` describes, with the annotations of the published steps whose
+    labels are in `visible`.
     """
     read = state.plan.step(f"read.{source}")
     manifest = state.published[read.label]
@@ -314,8 +307,8 @@ def publish_annotations(
     step: Step, parts: Sequence[Part], receipts: Sequence[Receipt], facts: dict[str, Any], state: Build
 ) -> None:
     """Check the accounting of a step that wrote one annotation file per part, and publish it. `receipts` are
-    those of `parts`, in the same order. `facts` become the facts of the manifest, except for the entry
-    `files`: it is removed from `facts` and becomes the `files` of the manifest.
+    in the order of `parts`. `facts` become the facts of the manifest, except for the entry `files`: it is
+    removed from `facts` and becomes the `files` of the manifest.
     """
     records, counts = [], {}
     for part, receipt in zip(parts, receipts, strict=True):

@@ -1,6 +1,4 @@
-"""The budget of a build: the processor time that it used, by purpose, shown on the screen and written to
-`run.json` of the output.
-"""
+"""The budget of a build: the processor time that it used, by purpose."""
 
 import os
 import resource
@@ -25,7 +23,7 @@ def close_and_record(
 ) -> None:
     """Close the cluster, print the budget of the build, and write it to `run.json` of the output if a step
     was built. `began` is the value of `time.monotonic()` when the build began, and `before` the processor
-    seconds that were spent before it and do not count.
+    seconds that were spent before it.
     """
     # Measured before Ray ends, because what its processes used cannot be found out afterwards.
     seconds, own, workers = processor_seconds() - before, take_account(), cluster.workers
@@ -52,10 +50,8 @@ def summarise_budget(usage: Usage, seconds: float) -> dict[str, Any]:
     """Return the processor time of a build in seconds: the total as `processor_seconds`, and the time of each
     purpose, in descending order, as `by_purpose`.
 
-    `seconds` is the time that the operating system counted for the build's processes on this machine.
-    `usage.spent` covers all machines. The total is the larger of `seconds` and the sum of `usage.spent`. If
-    the build ran on Ray and `seconds` is larger, the difference is the purpose `Ray`: the time that Ray's
-    processes used outside of tasks.
+    `seconds` is the time that the operating system counted for the build's processes on this machine, and the
+    sum of `usage.spent` covers all machines. The total is the larger of the two.
     """
     spent = dict(usage.spent)
     rest = seconds - sum(spent.values())
@@ -69,8 +65,8 @@ def summarise_budget(usage: Usage, seconds: float) -> dict[str, Any]:
 
 
 def describe_budget(budget: Mapping[str, Any]) -> str:
-    """Describe a budget from `summarise_budget` in one line: the total, the purposes that took at least a
-    fiftieth of it, and the sum of the other purposes.
+    """Describe a budget from `summarise_budget` in one line. Purposes that took less than a fiftieth of the
+    total are summed up.
     """
     total, purposes = budget["processor_seconds"], budget["by_purpose"]
     shown = {purpose: seconds for purpose, seconds in purposes.items() if seconds >= _SHOWN * total}

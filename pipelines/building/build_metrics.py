@@ -42,9 +42,7 @@ class BuildMetrics:
         self._count(step, source, counts, text_bytes)
 
     def corpus_step(self, step: str, manifest: StepManifest, parts: Sequence[Part]) -> None:
-        """Record the documents of a published corpus step by source and outcome, and the size of their text.
-        `parts` are the parts that the step ran over.
-        """
+        """Record the documents of a published corpus step by source and outcome, and the size of their text."""
         for source, counts in manifest.counts.items():
             self._count(step, source, counts, sum(part.text_bytes for part in parts if part.source == source))
 

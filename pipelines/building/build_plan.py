@@ -57,9 +57,7 @@ def plan_build(config: CorpusConfig, rates: Sequence[LocalPath] = ()) -> BuildPl
     """Plan the build of a corpus: list its files, find out which steps are finished, and sample the first
     records of each source that is not read yet. `rates` are further outputs whose builds inform the forecast.
 
-    Raises UserError or a subclass, as a build does, if the output belongs to another corpus, if the
-    configuration is wrong, if the first records of a source show that it is misconfigured, or if a finished
-    read step set too many records aside.
+    Raises UserError or a subclass, as a build does.
     """
     output = config.place
     ensure_owner(output, config.name, write=False)

@@ -28,8 +28,8 @@ Place = TypeVar("Place", bound=Location)
 
 @dataclass(frozen=True)
 class EarlierBuild(Generic[Place]):
-    """A kept manifest of an earlier build: its number, counting up from 1, the first 12 hexadecimal digits of
-    its fingerprint, and its file.
+    """A kept manifest of an earlier build. `number` counts up from 1, and `fingerprint` has the first 12
+    hexadecimal digits.
     """
 
     number: int
@@ -62,9 +62,8 @@ def find_earlier(corpus: Location, name: str) -> Location:
     the corpus. For the manifest of an earlier build, only builds before that build are considered.
 
     `name` is `previous` or the first digits of a fingerprint. `previous` selects the last build whose
-    fingerprint differs from that of the corpus. Digits after the twelfth are ignored.
-
-    Raises UserError if no such build is kept, or if several fingerprints begin with `name`.
+    fingerprint differs from that of the corpus. Raises UserError if no build, or more than one, matches
+    `name`.
     """
     directory = corpus.parent if corpus.suffix == ".json" else corpus
     own = load_corpus(corpus).fingerprint
@@ -90,12 +89,10 @@ def find_earlier(corpus: Location, name: str) -> Location:
 
 
 def keep_replaced(root: Location, manifest: CorpusManifest, check: Check) -> Location | None:
-    """Keep a copy of the published manifest that `manifest` is about to replace, and return its file. Older
-    copies of the same build are removed.
+    """Keep a copy of the published manifest that `manifest` is about to replace, and return its file.
 
     Return None, and keep nothing, if no intact manifest is published, if both manifests have the same steps,
-    or if a step of the published one is gone. `check` must raise an error if documents were forgotten since
-    the build began.
+    or if a step of the published one is gone.
     """
     try:
         before = load_corpus(root)

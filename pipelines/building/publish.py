@@ -62,9 +62,7 @@ def _commits(inventory: Inventory) -> dict[str, dict[str, str]]:
 
 
 def corpus_fingerprint(steps: Sequence[Mapping[str, str]], gone: Mapping[str, Sequence[str]]) -> str:
-    """Return the fingerprint of a corpus. It covers the steps and the forgotten records, which together
-    determine what a reader gets.
-    """
+    """Return the fingerprint of a corpus: a digest of its steps and forgotten records."""
     removed = [{source: list(records) for source, records in gone.items()}] if gone else []
     return digest([*(step["fingerprint"] for step in steps), *removed])
 
@@ -80,7 +78,7 @@ def without_places(config: dict[str, Any]) -> dict[str, Any]:
 
 def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, float]]:
     """Return suggested weights of the domains by strategy, computed from the training tokens of the first
-    shard set. The result is empty if there is no shard set.
+    shard set.
     """
     if not sets:
         return {}
@@ -95,9 +93,8 @@ def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, floa
 
 
 def publish_corpus(state: Build) -> CorpusManifest:
-    """Write the corpus's `manifest.json`, and its report if anything changed, and return the manifest. If the
-    replaced manifest is of a different build, a copy of it is kept (`keep_replaced`). For a variant, only the
-    variant's manifest is written.
+    """Write the corpus's `manifest.json`, and its report if anything changed, and return the manifest. For a
+    variant, only the variant's manifest is written.
 
     Raises ConflictError if documents were forgotten, or a step was removed, since the build began.
     """

@@ -1,6 +1,4 @@
-"""Run the read steps of a build. One task per group of files streams parts to disk; when all tasks have
-finished, the steps are published.
-"""
+"""Run the read steps of a build. One task per group of files streams parts to disk."""
 
 import time
 from collections import Counter
@@ -131,8 +129,7 @@ def _refuse_changes(task: _ReadTask) -> None:
 
 def run_reads(state: Build) -> None:
     """Run and publish every unpublished read step, then check that no two files of the corpus have the same
-    key (the hash of the file's source and path). The check is skipped if all read steps and the step `funnel`
-    were published before.
+    key (the hash of the file's source and path).
 
     Raises SourceError if two files have the same key, or if a source has no record and does not set
     `allow_empty`. Raises ChangedSourceError if a file changes while it is read.
@@ -226,7 +223,7 @@ def _publish_read(source: Source, receipts: Sequence[Receipt], state: Build) -> 
 
 def _remove_others(directory: Location, records: Sequence[FileRecord]) -> None:
     """Remove surplus parts that were left by an attempt during which a file changed. Parts rewritten by
-    `forget` are kept: they belong to a step that another build has published since this build began.
+    `forget` are kept.
     """
     known = {record.path for record in records}
     for path in directory.glob("parts/*"):
@@ -235,17 +232,15 @@ def _remove_others(directory: Location, records: Sequence[FileRecord]) -> None:
 
 
 def file_indexes(directory: Location, manifest: StepManifest) -> list[pa.Table]:
-    """Return the file indexes of a published read step, as tables with the columns of FILE_INDEX. There is
-    one for each group of files that a task read.
+    """Return the file indexes of a published read step, one table with the columns of FILE_INDEX for each
+    group of files that a task read.
     """
     records = [record for record in manifest.files if record.path.startswith("files/")]
     return [read_table(directory, record, FILE_INDEX.names, schema_facts(FILE_INDEX)) for record in records]
 
 
 def quarantined(directory: Location, manifest: StepManifest) -> pa.Table:
-    """Return all quarantined records of a published read step, those outside the sample included, as a table
-    with the columns of QUARANTINE.
-    """
+    """Return all quarantined records of a published read step, as a table with the columns of QUARANTINE."""
     records = [record for record in manifest.files if record.path.startswith("quarantine/")]
     tables = [read_table(directory, record, QUARANTINE.names, schema_facts(QUARANTINE)) for record in records]
     return pa.concat_tables(tables) if tables else QUARANTINE.empty_table()

@@ -11,7 +11,7 @@ from pipelines.planning.corpus import CorpusConfig
 def rehearsal(config: CorpusConfig, share: float) -> CorpusConfig:
     """Return a copy of `config` that reads only a share of the records that `config` reads, into
     `OUTPUT-sample-SHARE`. Documents that OUTPUT has forgotten are also recorded as forgotten in that
-    directory, because otherwise they would be read again.
+    directory.
 
     Raises UserError unless the share is above 0 and below 1.
     """

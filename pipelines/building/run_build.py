@@ -45,9 +45,8 @@ def run_build(
 
     The build runs on the Ray cluster at `address` (default: RAY_ADDRESS in the environment) or, if neither is
     given, on a local Ray with `workers` workers (default: the number of cores). Without `address`,
-    `in_process` makes all tasks run in this process. They also run in this process if no cluster is given,
-    the output is on a local disk, the remaining steps are expected to take less time than starting Ray, and
-    no document can kill the process.
+    `in_process` makes all tasks run in this process. If no cluster is given, those of a small build do so
+    anyway (`_is_small`).
 
     `memory` is the number of bytes that a task may use. With `quarantine`, documents that break a step are
     set aside instead of ending the build. With `variant`, the corpus is published as a variant of this name,
@@ -80,10 +79,9 @@ def run_build(
 
 
 def _is_small(config: CorpusConfig, inventories: Mapping[str, Inventory], say: Callable[[str], None]) -> bool:
-    """Return whether the build should run in this process, and tell the user if so. It should if steps are
-    left, they are expected to take at most _WORTH_RAY worker seconds, and no document can kill the process
-    (only on Ray does a build survive that). Returns False if the time is unknown or the output is in an
-    object store.
+    """Return whether the build should run in this process, and tell the user if so. It should if starting Ray
+    would take longer and no document can kill the process (only on Ray does a build survive that). In an
+    object store, it should not.
     """
     output = config.place
     if output.local is None:

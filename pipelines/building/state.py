@@ -41,8 +41,8 @@ class Build:
     """
 
     def output(self, step: Step, inputs: Mapping[str, Location] | None = None) -> StepOutput:
-        """Return the output of a step, through which its tasks write their files. `inputs` are the
-        directories of the steps whose files or facts a corpus stage reads, as in `StepOutput`.
+        """Return the output of a step, through which its tasks write their files. `inputs` is as in
+        `StepOutput`.
         """
         return StepOutput(self.root, step.directory, inputs or {}, mark_of(self.gone))
 
@@ -68,9 +68,6 @@ class Build:
             self.published[step.label] = publish_first(self.root, step.directory, manifest, check)
 
     def _check_files(self, step: Step, manifest: StepManifest) -> None:
-        """Raise ConflictError if files that the manifest of a step names are gone. This happens if `forget`
-        or `gc` removed the step as a leftover while this process was suspended.
-        """
         missing = self.output(step).missing([*(part.file for part in manifest.parts), *manifest.files])
         if missing:
             raise ConflictError(
@@ -83,9 +80,8 @@ class Build:
         check_mark(self.root, mark_of(self.gone))
 
     def check_steps(self) -> None:
-        """Raise ConflictError if documents were forgotten since the build began, or if a step of the plan has
-        no manifest, because `gc` removed it while this process was suspended. In an object store, where `gc`
-        does not work, the steps are not checked.
+        """Raise ConflictError if documents were forgotten since the build began, or if `gc` has removed a
+        step of the plan.
         """
         self.check_forgotten()
         for step in self.plan.steps if self.root.local is not None else ():
@@ -96,13 +92,10 @@ class Build:
                 )
 
     def record_run(self, step: Step, seconds: float, text_bytes: int, elapsed: float, **more: int) -> None:
-        """Write `run.json` of a step: times, byte counts, workers and host, which do not belong in its
-        manifest. `seconds` is the time of the step summed over its tasks, and `elapsed` the wall-clock time
-        of all steps that ran together; for a corpus stage, both are its wall-clock time. `text_bytes` is the
-        size of the text (for a read step, of the decoded records). `more` are further byte counts.
-
-        The field `peak_bytes` in the file is the peak memory of any task of the steps that ran together, in
-        bytes; 0 if unknown.
+        """Write `run.json` of a step. `seconds` is the time of the step summed over its tasks, and `elapsed`
+        the wall-clock time of all steps that ran together; for a corpus stage, both are its wall-clock time.
+        `text_bytes` is the size of the text (for a read step, of the decoded records). `more` are further
+        byte counts.
         """
         run = {"seconds": round(seconds, 3), "wall_seconds": round(elapsed, 3), "text_bytes": text_bytes}
         run |= {"peak_bytes": self.cluster.peak_bytes, **more}

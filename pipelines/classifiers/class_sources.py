@@ -27,9 +27,8 @@ def check_split(held_out: float, seed: int) -> None:
 
 
 def open_sources(names: Sequence[str], label: str) -> list[tuple[Corpus, str]]:
-    """Return (corpus, source) for each of the named sources. A name is `DIRECTORY:SOURCE` for one source or
-    `DIRECTORY` for all sources of the corpus. A source that is named several times is returned once. `label`
-    is the config field with the names, for messages.
+    """Return (corpus, source) for each of the named sources, without repetitions. A name is
+    `DIRECTORY:SOURCE` for one source or `DIRECTORY` for all sources of the corpus.
     """
     found: dict[tuple[str, str], tuple[Corpus, str]] = {}
     for name in names:
@@ -64,8 +63,7 @@ def kept_orders(corpus: Corpus, source: str, seed: int) -> np.ndarray:
 
 def highest_hash(orders: Sequence[np.ndarray], count: int) -> int:
     """Return the threshold for sampling `count` documents (at least 1) of some sources: the documents whose
-    hash is at most this value are the sample. `orders` has the hashes of each source's documents
-    (`kept_orders`), for at least one source. The result is 0 if there are no documents.
+    hash is at most this value are the sample. `orders` has the hashes of each source's documents.
     """
     every = np.sort(np.concatenate(orders))
     return int(every[min(count, len(every)) - 1]) if len(every) else 0

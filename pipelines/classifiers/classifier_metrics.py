@@ -22,9 +22,7 @@ def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
     """Return the probability that a random positive has a higher score than a random negative; ties count
     half. There must be documents of both classes.
 
-    With p positives and n negatives, it is (sum of the positives' ranks - p (p + 1) / 2) / (p n): Mann and
-    Whitney's U divided by the number of pairs (Hanley and McNeil 1982). Equal scores share the mean of their
-    ranks.
+    It is Mann and Whitney's U divided by the number of pairs (Hanley and McNeil 1982).
     """
     ranks = mean_ranks(scores)
     p = int(positive.sum())
@@ -33,11 +31,10 @@ def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
 
 
 def precision_recall(scores: np.ndarray, positive: np.ndarray) -> list[dict[str, float]]:
-    """Return up to 101 points of the precision-recall curve by ascending threshold. For each hundredth of
-    recall, they include the highest threshold that reaches it. At least one document must be positive.
+    """Return up to 101 points of the precision-recall curve by ascending threshold: for each hundredth of
+    recall, the highest threshold that reaches it. At least one document must be positive.
 
-    At threshold t, documents with a score of at least t count as positive. `kept` is their share of all
-    documents.
+    `kept` is the share of documents with a score of at least the threshold.
     """
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], np.cumsum(positive[order])
@@ -71,9 +68,8 @@ def calibration(scores: np.ndarray, positive: np.ndarray) -> tuple[list[dict[str
     """Return (one row per non-empty tenth of the range from 0 to 1, expected calibration error). The scores
     must be in this range.
 
-    The error is the mean over bins, weighted by documents, of |share of positives - mean score| (Naeini et
-    al. 2015; Guo et al. 2017). A bin includes its lower bound and excludes its upper bound; the last bin
-    includes 1.
+    The error is the mean over the tenths, weighted by documents, of |share of positives - mean score| (Naeini
+    et al. 2015; Guo et al. 2017).
     """
     bins = np.minimum((scores * BINS).astype(np.int64), BINS - 1)
     rows, error = [], 0.0
@@ -91,8 +87,7 @@ def calibration(scores: np.ndarray, positive: np.ndarray) -> tuple[list[dict[str
 
 
 def calibration_by_source(scores: np.ndarray, positive: np.ndarray, sources: Sequence[str]) -> list[dict[str, Any]]:
-    """Return one entry for each source of the held-out documents, sorted by name. An entry has `source`,
-    `documents`, `mean_score`, `share_positive`, `expected_calibration_error`, and in `wrong_side` the share
+    """Return one entry for each source of the held-out documents, sorted by name. `wrong_side` is the share
     of documents whose score is on the wrong side of 0.5.
     """
     names, rows = np.array(sources), []

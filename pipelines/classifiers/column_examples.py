@@ -1,6 +1,4 @@
-"""Labelled documents as rows of numbers, for models of columns and of embeddings. The labels come from files
-of labelled or scored ids, or are given for whole sources.
-"""
+"""Labelled documents as rows of numbers, for models of columns and of embeddings."""
 
 import gzip
 import zlib
@@ -78,10 +76,10 @@ class NumberColumns:
 
 @dataclass(frozen=True)
 class ColumnExamples:
-    """Labelled documents, sorted by a hash of their ids. `columns` are the columns with their definitions.
-    `values` is float64 [n, width] with NaN for a missing number, `targets` is float64 [n], and `positive` and
-    `held_out` are bool [n]. `sources`, int64 [n], has the index of each document's source in `names`. `facts`
-    has, for each class, the entries of its sources in metrics.json.
+    """Labelled documents, sorted by a hash of their ids. `values` is float64 [n, width] with NaN for a
+    missing number, `targets` is float64 [n], and `positive` and `held_out` are bool [n]. `sources`, int64
+    [n], has the index of each document's source in `names`. `facts` has, for each class, the entries of its
+    sources in metrics.json.
     """
 
     columns: tuple[ModelColumn, ...]
@@ -98,9 +96,7 @@ class ColumnExamples:
         return [self.names[number] for number in self.sources[rows].tolist()]
 
     def of(self, positive: bool, held_out: bool) -> np.ndarray:
-        """Return which documents are of one class (`positive` or negative) and on one side of the split
-        (`held_out` or training), bool [n].
-        """
+        """Return which documents are of one class and on one side of the split, bool [n]."""
         chosen: np.ndarray = (self.positive == positive) & (self.held_out == held_out)
         return chosen
 
@@ -119,10 +115,10 @@ class _Rows:
 def contrast_examples(
     classes: Mapping[str, Sequence[str]], numbers: DocumentNumbers, limit: int, seed: int, held_out: float
 ) -> ColumnExamples:
-    """Return kept documents of the classes `positive` and `negative`. `classes` has a list of sources for
-    each class, and at most `limit` documents of a class are sampled by a hash of their ids. Raises UserError
-    for a source in both classes, for a class without kept documents, and for a column that a source lacks or
-    that `numbers` cannot read.
+    """Return kept documents of the classes `positive` and `negative`, at most `limit` of each, sampled by a
+    hash of their ids. `classes` has a list of sources for each class. Raises UserError for a source in both
+    classes, for a class without kept documents, and for a column that a source lacks or that `numbers` cannot
+    read.
     """
     gathered, definitions = [], _Definitions(numbers)
     facts: dict[str, list[dict[str, Any]]] = {label: [] for label in LABELS}
@@ -169,9 +165,7 @@ def labelled_examples(
 
 
 def add_source_facts(facts: dict[str, list[dict[str, Any]]], corpus: Corpus, source: str, positive: np.ndarray) -> None:
-    """Add a source to the facts of each class that has labelled documents from it. `positive`, bool [n], has
-    the class of these documents.
-    """
+    """Add a source to the facts of each class that has labelled documents from it."""
     for label in LABELS:
         if count := int((positive == (label == "positive")).sum()):
             facts[label].append(source_facts(corpus, source, count))
@@ -180,9 +174,9 @@ def add_source_facts(facts: dict[str, list[dict[str, Any]]], corpus: Corpus, sou
 def labelled_parts(
     corpora: Sequence[str], labels: Labels
 ) -> Iterator[tuple[tuple[Corpus, str], list[tuple[Part, pa.Array, list[bytes]]]]]:
-    """Yield ((corpus, source), parts) for every source of some corpora that has labelled documents; `parts`
-    is a list of (part, rows of the labelled documents, their ids). A document that is in two corpora belongs
-    to the first. After the last source, raises UserError for an id that no corpus has.
+    """Yield ((corpus, source), parts) for every source that has labelled documents; `parts` is a list of
+    (part, rows of the labelled documents, their ids). A document that is in two corpora belongs to the first.
+    After the last source, raises UserError for an id that no corpus has.
     """
     wanted, known = pa.array(list(labels), ID), set[bytes]()
     for corpus, source in open_sources(corpora, "corpora"):
@@ -205,9 +199,8 @@ def labelled_parts(
 
 def read_labels(files: Sequence[str]) -> Labels:
     """Return the labels in files of JSON lines, plain or .gz, such as {"id": "web/a.jsonl#17", "label":
-    "positive"}. Blank lines are skipped. Raises UserError, with file and line, for any other line and for an
-    id with two different labels. Also raises it for a file that cannot be read, if there is no label, and if
-    all labels are of one class.
+    "positive"}. Raises UserError for an invalid line, for an id with two different labels, and if all labels
+    are of one class.
     """
     labels: dict[bytes, tuple[float, str]] = {}
     for file in files:
@@ -262,9 +255,6 @@ def identifier_of(printed: str, where: str) -> bytes:
 
 
 def _kept_rows(corpus: Corpus, source: str, numbers: DocumentNumbers, highest: int, seed: int, target: float) -> _Rows:
-    """Return those kept documents of a source whose ids have a hash of at most `highest`. The source must
-    have at least one part.
-    """
     orders, values = [], []
     for part in corpus.parts(source):
         docs = part.table((DROP, "id"))
@@ -309,8 +299,8 @@ def _assemble(
     seed: int,
     held_out: float,
 ) -> ColumnExamples:
-    """Join the documents of all sources, sorted by the hash of their ids. Held-out documents are chosen by a
-    hash of their column values, so that documents with the same values are on the same side of the split.
+    """Join the documents of all sources. Held-out documents are chosen by a hash of their column values, so
+    that documents with the same values are on the same side of the split.
     """
     names = tuple(dict.fromkeys(name for name, _ in gathered))
     sources = [np.full(len(rows.orders), names.index(name)) for name, rows in gathered]

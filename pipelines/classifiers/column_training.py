@@ -1,5 +1,5 @@
 """Fit models of columns and of embeddings: logistic regression with constrained signs, ridge regression, and
-boosted trees. The trees are fitted by scikit-learn and exported as arrays.
+boosted trees.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,9 +58,7 @@ class BoostedKnobs:
 
 @dataclass(frozen=True)
 class Fit:
-    """A model to be fitted: the method with its knobs, the columns, the sign of each column's effect (1, -1,
-    or 0 for either), and the seed.
-    """
+    """A model to be fitted. `signs` has the sign of each column's effect: 1, -1, or 0 for either."""
 
     method: Method
     columns: tuple[ModelColumn, ...]
@@ -72,7 +70,7 @@ class Fit:
     def train(self, values: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> ColumnModel:
         """Return a model fitted to training documents of both classes. `values` is float64 [n, columns] with
         NaN for a missing value, `positive` bool [n], and `weights` float64 [n]. For boosted trees, raises
-        UserError if scikit-learn is not installed, or if its trees cannot be exported exactly.
+        UserError if scikit-learn is not installed.
         """
         arrays = (
             self._fit_regression(values, positive, weights)
@@ -123,12 +121,12 @@ class Fit:
 def fit_logistic(
     values: np.ndarray, positive: np.ndarray, weights: np.ndarray, signs: Sequence[int], l2: float
 ) -> np.ndarray:
-    """Fit a logistic regression by Newton's method and return (intercept, coefficient of each column),
-    float64 [1 + columns]. `values` must have no NaN.
+    """Fit a logistic regression and return (intercept, coefficient of each column), float64 [1 + columns].
+    `values` must have no NaN.
 
     The fit minimises the sum of the documents' logistic losses, weighted by `weights`, plus l2 / 2 times the
     sum of the squared coefficients. The intercept is not penalised. A sign of 1 or -1 in `signs` restricts a
-    coefficient to that sign or 0; a sign of 0 allows any.
+    coefficient to that sign or 0.
     """
     rows = np.hstack([np.ones((len(values), 1)), values])
     penalty = np.array([0.0, *[l2] * values.shape[1]])

@@ -1,8 +1,8 @@
 """Train and score fastText models for `classifier train`, including models with one source left out.
 
 If the classes come from different sources, a classifier can learn the source instead of the class: a
-template, a date, a domain name. Held-out documents of the same sources do not reveal this. Therefore another
-model is trained without one source and measured on the held-out documents of that source.
+template, a date, a domain name. Held-out documents of the same sources do not reveal this, but those of a
+source left out of training do.
 """
 
 import itertools
@@ -90,10 +90,9 @@ Balance = Literal["none", "downsample", "repeat", "sources"]
 def balance_classes(examples: Examples, balance: Balance) -> dict[str, list[Example]]:
     """Return the training documents by class, balanced.
 
-    `none` leaves them unchanged. `downsample` reduces all classes to the size of the smallest, keeping the
-    documents whose ids have the lowest hashes. `repeat` repeats the documents of the smaller classes, in the
-    order of these hashes, up to the size of the largest. `sources` repeats documents until all sources of a
-    class have the same size, and the classes have the same size except for rounding.
+    `downsample` reduces all classes to the size of the smallest. `repeat` repeats the documents of the
+    smaller classes up to the size of the largest. `sources` repeats documents until all sources of a class
+    have the same size, and the classes have the same size except for rounding.
     """
     if balance == "none":
         return {label: list(documents) for label, documents in examples.items()}
@@ -118,17 +117,17 @@ def _by_source(documents: Sequence[Example]) -> list[list[Example]]:
 
 
 def to_fasttext_line(text: str) -> str:
-    """Return a text as one line of a fastText training file, but without the label and the final line feed.
-    Words that fastText would read as labels are removed. The line ends before the first word `</s>`, which
-    fastText reads as the end of a line.
+    """Return a text as one line of a fastText training file, without the label and the line feed. Words that
+    fastText would read as labels are removed. The line ends before the first word `</s>`, which fastText
+    reads as the end of a line.
     """
     text = _LABEL.sub("", text).replace("\n", " ")
     return re.split(r"(?:(?<=[ \t\v\f\r\0])|^)</s>(?=[ \t\v\f\r\0]|$)", text, maxsplit=1)[0]
 
 
 def fit(knobs: FastTextKnobs, examples: Examples, path: Path) -> None:
-    """Train a model on the examples and save it at `path`. The training text is written to train.txt in the
-    same directory. Raises UserError if training fails five times.
+    """Train a model on the examples and save it at `path`, and the training text next to it. Raises UserError if
+    training fails five times.
     """
     import fasttext
 
@@ -155,7 +154,7 @@ def fit(knobs: FastTextKnobs, examples: Examples, path: Path) -> None:
 
 def score(path: Path, checksum: str, examples: Examples) -> tuple[np.ndarray, np.ndarray]:
     """Return (score, whether positive) of all examples as two arrays. The scores are those that the stage
-    `classifier` would give with the model in the file `path`. `checksum` is that of the file.
+    `classifier` would give with the model in the file `path`.
     """
     model = load_fasttext(path, checksum, "classifier")
     texts = [(label, example.line.encode()) for label, found in examples.items() for example in found]
@@ -199,9 +198,8 @@ def leave_one_source_out(
 def verdict(roc_auc_held_out: float, left_out: Sequence[Mapping[str, Any]]) -> str:
     """Return what the classifier learned: `unknown`, `class` or `source`.
 
-    It is `unknown` if no source could be measured. It is `source` if the ROC-AUC on sources left out of
-    training exceeds 0.5 by less than half as much as `roc_auc_held_out` does. For this, the ROC-AUCs of
-    `left_out` are averaged, weighted by the number of held-out documents.
+    It is `unknown` if no source could be measured. It is `source` if the mean ROC-AUC of `left_out`, weighted
+    by the number of held-out documents, exceeds 0.5 by less than half as much as `roc_auc_held_out` does.
     """
     measured = [entry for entry in left_out if entry["roc_auc"] is not None]
     if not measured:

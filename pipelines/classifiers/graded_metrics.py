@@ -12,9 +12,7 @@ GROUPS = 10
 
 
 def spearman(predicted: np.ndarray, judged: np.ndarray) -> float | None:
-    """Return Spearman's rank correlation of two arrays, float64 [n]: the correlation of their ranks. None if
-    either array is constant.
-    """
+    """Return Spearman's rank correlation of two arrays, float64 [n]. None if either array is constant."""
     ranks = mean_ranks(predicted), mean_ranks(judged)
     if min(np.ptp(each) for each in ranks) == 0:
         return None
@@ -23,8 +21,7 @@ def spearman(predicted: np.ndarray, judged: np.ndarray) -> float | None:
 
 def at_threshold(chosen: np.ndarray, good: np.ndarray) -> dict[str, float]:
     """Return the precision, recall and F1 of choosing the documents `chosen` when the documents `good` are
-    wanted, both bool [n]. Also return `chosen` and `good` as shares of all documents. A ratio whose
-    denominator is 0 is 0.
+    wanted, both bool [n], and the share of each. A ratio whose denominator is 0 is 0.
     """
     hits = int((chosen & good).sum())
     precision, recall = hits / max(1, int(chosen.sum())), hits / max(1, int(good.sum()))
@@ -39,7 +36,7 @@ def at_threshold(chosen: np.ndarray, good: np.ndarray) -> dict[str, float]:
 
 def graded_calibration(predicted: np.ndarray, judged: np.ndarray) -> tuple[list[dict[str, Any]], float]:
     """Return (rows, calibration error). The documents are divided into tenths by their predicted scores, and
-    each non-empty tenth has one row. Equal predictions are in the same tenth.
+    each non-empty tenth has one row.
 
     The error is the mean over the tenths, weighted by documents, of |mean judged score - mean predicted
     score|.
@@ -60,11 +57,9 @@ def agreement(
 ) -> dict[str, Any]:
     """Return all measures of the agreement of predictions, float64 [n], with judged scores, float64 [n].
 
-    Documents with a judged score of `threshold` or more are good. Predictions are scores on the judge's
-    scale, and documents with a prediction of `threshold` or more are chosen. With `probabilities`,
-    predictions are the probabilities that documents are good, documents with a prediction of 0.5 or more are
-    chosen, `mean_judged` in the calibration is the share of good documents, and there is no mean absolute
-    error.
+    Documents with a judged score of `threshold` or more are good, and documents with a prediction of
+    `threshold` or more are chosen. With `probabilities`, predictions are the probabilities that documents are
+    good, and documents with a prediction of 0.5 or more are chosen.
     """
     good = judged >= threshold
     target = good.astype(np.float64) if probabilities else judged

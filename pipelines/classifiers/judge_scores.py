@@ -1,6 +1,4 @@
-"""Scores that a large model, or people, gave to documents. They are read from files of ids and numbers, as
-JSON lines, CSV or Parquet.
-"""
+"""Scores that a large model, or people, gave to documents, read from JSON lines, CSV or Parquet."""
 
 import csv
 import gzip
@@ -23,12 +21,10 @@ _ID = "id"
 
 def read_judge_scores(files: Sequence[str], field: str) -> Labels:
     """Return the score of each document, with the place of its row, such as FILE:LINE. Each row has an `id`,
-    such as web/a.jsonl#17, and a number in the field that `field` names. All ids and scores are held in
-    memory.
+    such as web/a.jsonl#17, and a number in the field that `field` names.
 
-    Raises UserError for a file that cannot be read or lacks a field, for rows without a score, for an invalid
-    id, and for a document with two different scores. Also raises it if there is no score, or if all scores
-    are the same.
+    Raises UserError for rows without a score, for a document with two different scores, and if all scores are
+    the same.
     """
     scores: dict[bytes, tuple[float, str]] = {}
     without: list[str] = []

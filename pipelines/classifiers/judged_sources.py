@@ -1,6 +1,5 @@
 """Measure, for each source, how well a model agrees with a judge, and how well a model trained without the
-source does. The comparison shows whether the model learned the score or the source. Also count the documents
-that the judge did not score.
+source does. The comparison shows whether the model learned the score or the source.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +24,7 @@ _COMPARED = ("spearman", "f1")
 class JudgedDocuments:
     """Held-out documents with their judged scores, float64 [n], and their sources, int64 [n], as indexes into
     `names`. Documents with a score of `threshold` or more are good. `probabilities` says whether a model
-    predicts the probability that a document is good, rather than its score.
+    predicts the probability that a document is good.
     """
 
     judged: np.ndarray
@@ -35,8 +34,8 @@ class JudgedDocuments:
     probabilities: bool
 
     def agreement(self, predicted: np.ndarray, rows: np.ndarray | None = None) -> dict[str, Any]:
-        """Return the measures of agreement between predictions, float64 [n], and the judged scores. If
-        `rows`, bool [n], is given, only the documents that it selects count.
+        """Return the measures of agreement between predictions, float64 [n], and the judged scores, for the
+        documents that `rows`, bool [n], selects.
         """
         chosen = np.ones(len(self.judged), bool) if rows is None else rows
         return agreement(predicted[chosen], self.judged[chosen], self.threshold, self.probabilities)
@@ -77,8 +76,7 @@ def graded_verdict(by_source: Sequence[Mapping[str, Any]]) -> str:
 
     It is `source` if the rank correlation within a source falls by more than half when that source is left
     out of training. The correlations are averaged over the sources, weighted by their held-out documents. It
-    is `unknown` if no source could be measured. A model trained without a source counts with a correlation of
-    0 if it gives all documents of that source the same score.
+    is `unknown` if no source could be measured.
     """
     measured = [each for each in by_source if each.get("spearman") is not None and "spearman_left_out" in each]
     if not measured:

@@ -133,8 +133,8 @@ def train(config: Config, *, overwrite: bool) -> dict[str, Any]:
     """Train, measure and write a classifier. Return the contents of metrics.json.
 
     With `overwrite`, an earlier model in the output is deleted before training. Raises ConflictError if the
-    output is a file, if it is not empty and `overwrite` is not set, or if another process is training the
-    classifier. Raises UserError if a class has too few documents.
+    output is not empty and `overwrite` is not set, or if another process is training the classifier. Raises
+    UserError if a class has too few documents.
     """
     output = parse_local(config.output, "output")
     if output.exists() and not (output.is_dir() and (overwrite or not any(output.iterdir()))):

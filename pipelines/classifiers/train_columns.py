@@ -1,6 +1,5 @@
-"""`classifier train` with `kind: columns`: train a model of columns, with metrics and a model card.
-
-No text is read. The output directory holds model.safetensors, metrics.json and MODEL_CARD.md.
+"""`classifier train` with `kind: columns`: train a model of columns, with metrics and a model card. No text
+is read.
 """
 
 import tempfile
@@ -75,8 +74,8 @@ class ColumnClassifierConfig:
     """Arguments of the method `boosted`."""
 
     def check(self) -> None:
-        """Raise ValueError if no column is given, for a value out of range, or unless either `positive` and
-        `negative` or `labels` and `corpora` are given.
+        """Raise ValueError for a value out of range, or unless either `positive` and `negative` or `labels`
+        and `corpora` are given.
         """
         if not self.columns:
             raise ValueError(
@@ -95,8 +94,8 @@ class ColumnClassifierConfig:
 
 
 def gather_examples(config: ColumnClassifierConfig) -> ColumnExamples:
-    """Return the documents of both classes. Raises UserError if a class has too few documents, and for a
-    column that has fewer than two different values in the training documents.
+    """Return the documents of both classes. Raises UserError if a class has too few, and for a column that
+    has fewer than two different values in the training documents.
     """
     numbers, split = NumberColumns(tuple(config.columns)), (config.seed, config.held_out)
     if config.labels:
@@ -171,8 +170,8 @@ def _train(fit: Fit, examples: ColumnExamples, rows: np.ndarray, config: ColumnC
 
 
 def document_weights(examples: ColumnExamples, rows: np.ndarray, balance: RowBalance) -> np.ndarray:
-    """Return the weights of the training documents that `rows`, bool [n], selects, as `balance` says. They
-    are float64 with a mean of 1.
+    """Return the weights of the training documents that `rows`, bool [n], selects, as float64 with a mean of
+    1.
     """
     positive, sources = examples.positive[rows], examples.sources[rows]
     weights = np.ones(len(positive))
@@ -200,11 +199,8 @@ def leave_one_source_out(
     train: Callable[[np.ndarray], Any],
     score: Callable[[Any, ColumnExamples, np.ndarray], np.ndarray],
 ) -> list[dict[str, Any]]:
-    """For every class with several sources, train a model without the class's documents from one source, for
-    each source in turn. Return the entries that `fasttext_training.leave_one_source_out` describes.
-
-    `train` returns a model trained on the documents that an array, bool [n], selects. `score` returns a
-    model's scores for the documents that such an array selects.
+    """Train and measure models without one source each, as `fasttext_training.leave_one_source_out` does. The
+    arrays given to `train` and `score`, bool [n], select documents.
     """
     entries: list[dict[str, Any]] = []
     for label in LABELS:
@@ -223,7 +219,7 @@ def leave_one_source_out(
 
 def size_warnings(classes: Mapping[str, Mapping[str, Any]], balance: str) -> list[str]:
     """Return a list with one warning if `balance` is `none` and one class has at least MAX_RATIO times as
-    many training documents as the other, else an empty list.
+    many training documents as the other.
     """
     (large, most), (small, least) = sorted(
         ((label, c["train"]) for label, c in classes.items()), key=lambda each: -each[1]

@@ -1,8 +1,8 @@
 """`classifier train` with `kind: embeddings`: train a linear model of document vectors, with metrics and a
 model card.
 
-No text is read. For two classes the model is a logistic regression. For a judge's scores it is a ridge
-regression; FineWeb-Edu also fits a linear regression (Penedo et al. 2024, arXiv 2406.17557, section 4).
+For two classes the model is a logistic regression. For a judge's scores it is a ridge regression; FineWeb-Edu
+also fits a linear regression (Penedo et al. 2024, arXiv 2406.17557, section 4).
 """
 
 import tempfile
@@ -93,8 +93,8 @@ class EmbeddingClassifierConfig:
 
     def check(self) -> None:
         """Raise ValueError for a value out of range, or unless exactly one of these pairs is given:
-        `positive` and `negative`; `labels` and `corpora`; `scores` and `corpora`. Also raise it if `scores`
-        is given without `threshold`, or `threshold` without `scores`.
+        `positive` and `negative`; `labels` and `corpora`; `scores` and `corpora`. `threshold` must be given
+        with `scores`, and only then.
         """
         given = {name for name in ("positive", "negative", "labels", "scores", "corpora") if getattr(self, name)}
         if given not in ({"positive", "negative"}, {"labels", "corpora"}, {"scores", "corpora"}):

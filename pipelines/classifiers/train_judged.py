@@ -1,10 +1,10 @@
-"""`classifier train` with `kind: judged`: distil the scores of a large model into fastText, with metrics and
-a model card.
+"""`classifier train` with `kind: judged`: distil the scores of a judge, such as a large model, into fastText,
+with metrics and a model card.
 
-A large model, or people, judge a sample of the documents. fastText then learns, from the text alone, to
-recognise the documents that the judge would give `threshold` or more, or to predict the bin of a document's
-score. DCLM also selects documents with fastText (Li et al. 2024, arXiv 2406.11794, section 4.4). FineWeb-Edu
-uses a threshold of 3 on a scale of 0 to 5 (Penedo et al. 2024, arXiv 2406.17557, section 4).
+fastText learns, from the text alone, to recognise the documents that the judge would give `threshold` or
+more, or to predict the bin of a document's score. DCLM also selects documents with fastText (Li et al. 2024,
+arXiv 2406.11794, section 4.4). FineWeb-Edu uses a threshold of 3 on a scale of 0 to 5 (Penedo et al. 2024,
+arXiv 2406.17557, section 4).
 """
 
 import tempfile
@@ -104,7 +104,7 @@ class JudgedClassifierConfig:
 class JudgedTexts:
     """Judged documents, sorted by a hash of their ids. `scores` is float64 [n] and `held_out` bool [n]. The
     sources of `examples` are indexes into `names`. `facts` has, for each class, the entries of its sources in
-    metrics.json, which count all judged documents, including those that were not sampled.
+    metrics.json, which also count judged documents that were not sampled.
     """
 
     examples: Sequence[Example]
@@ -117,7 +117,7 @@ class JudgedTexts:
 
 def gather_judged(config: JudgedClassifierConfig) -> JudgedTexts:
     """Return at most `config.documents` judged documents, sampled by a hash of their ids. Raises UserError
-    for invalid scores, for an id that no corpus has, and if a class or a bin has too few documents.
+    for invalid scores, and if a class or a bin has too few documents.
     """
     scores = read_judge_scores(config.scores, config.score_field)
     highest = sorted(hash_id(each, config.seed) for each in scores)[: config.documents][-1]
@@ -191,10 +191,7 @@ def _labelled(config: JudgedClassifierConfig, texts: JudgedTexts, rows: np.ndarr
 
 
 def _predict(config: JudgedClassifierConfig, path: Path, texts: JudgedTexts) -> np.ndarray:
-    """Return a model's predictions for the held-out documents, float64 [n], as the stage `classifier` would
-    make them. With `bins`, the prediction for a text without features is the mean judged score of all
-    documents that are not held out.
-    """
+    """Return a model's predictions for the held-out documents, float64 [n]."""
     model = load_fasttext(path, file_checksum(path), "classifier")
     lines = [texts.examples[at].line.encode() for at in np.flatnonzero(texts.held_out).tolist()]
     bounds = np.cumsum([0, *map(len, lines)], dtype=np.int64)

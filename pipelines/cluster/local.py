@@ -28,8 +28,8 @@ class LocalCluster:
     """A cluster that runs every task in this process, one after another, for tests, debugging and use without
     Ray.
 
-    `memory` is the limit for a task in bytes, None for no limit. `peak_bytes` is the highest peak memory of a
-    task since the caller last set it to 0, in bytes.
+    `memory` is the limit for a task in bytes. `peak_bytes` is the highest peak memory of a task since the
+    caller last set it to 0.
     """
 
     progress: Progress = no_progress
@@ -64,8 +64,8 @@ class LocalCluster:
         raise AssertionError("unreachable")
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """Run a task once in this process, and return whether it stays within `memory` bytes (None: no
-        limit). Returns True if the task fails for another reason. A UserError of the task is raised.
+        """Run a task once in this process, and return whether it stays within `memory` bytes. Returns True if
+        the task fails for another reason, but raises a UserError of the task.
         """
         try:
             measured(function, item, memory)

@@ -32,8 +32,8 @@ Measured with a corpus of 1 MB.
 
 
 def ceiling_of(text: str) -> int:
-    """Parse the memory limit of a task and return it in bytes: `4GB` is 4e9, `4GiB` is 2**32, `4000000000` is
-    4e9. Raises UserError for a text that is not a size, and for a limit below LEAST.
+    """Parse the memory limit of a task and return it in bytes: `4GB` is 4e9, `4GiB` is 2**32. Raises
+    UserError for a text that is not a size, and for a limit below LEAST.
     """
     try:
         size = parse_size(text)
@@ -46,8 +46,7 @@ def ceiling_of(text: str) -> int:
 
 def room_here(memory: int | None, workers: int) -> int:
     """Return the bytes that all tasks on this machine may use together: `memory` for each of `workers`
-    workers, but no more than the machine has for tasks. If `memory` is None, return what the machine has for
-    tasks. Raises UserError if `memory` is more than that.
+    workers, but no more than the machine has for tasks. Raises UserError if `memory` is more than that.
     """
     machine = machine_memory()
     if memory is None:
@@ -61,8 +60,8 @@ def room_here(memory: int | None, workers: int) -> int:
 
 @cache
 def leave_pandas_out() -> None:
-    """Stop Arrow from importing pandas until something else imports it. If pandas is installed, Arrow
-    otherwise imports it at the first `pa.array` of a list, which costs time and memory in every process.
+    """Stop Arrow from importing pandas until something else imports it. Otherwise Arrow imports it at the
+    first `pa.array` of a list, which costs time and memory in every process.
     """
     if "pandas" in sys.modules:
         return
@@ -75,9 +74,9 @@ def leave_pandas_out() -> None:
 
 
 class _LaterPandas(MetaPathFinder):
-    """An import hook that makes imports of pandas fail as if it were not installed, as long as `hides` is
-    set. Once `hides` is False, pandas can be imported, and Arrow is told: otherwise, `pa.array` would not
-    know a Series, and would turn its missing values into NaN instead of null.
+    """An import hook that makes imports of pandas fail as long as `hides` is set. After that, pandas can be
+    imported, and Arrow is told: otherwise, `pa.array` would not know a Series, and would turn its missing
+    values into NaN instead of null.
     """
 
     hides = True
@@ -103,9 +102,9 @@ class _LaterPandas(MetaPathFinder):
 
 
 class Measured(NamedTuple, Generic[Result]):
-    """The result of a task. `peak` is the peak resident memory of its process in bytes, as `measured` counts
-    it (0 if unknown). `spent` has the processor time of the process by purpose, in seconds, since the last
-    call of `take_account`, usually at the end of the previous task.
+    """The result of a task. `peak` is the peak resident memory of its process in bytes (0 if unknown).
+    `spent` has the processor time of the process by purpose, in seconds, since the last call of
+    `take_account`.
     """
 
     result: Result
@@ -120,8 +119,7 @@ def measured(
     The time of the task itself is credited to `purpose`.
 
     Raises TaskMemoryError if the task runs out of memory. On Linux, `ceiling` limits its private memory to
-    that many bytes. Where the kernel allows it, peak memory counts from the start of the task, not of the
-    process (/proc/self/clear_refs, proc(5)).
+    that many bytes. Where the kernel allows it, peak memory counts from the start of the task (proc(5)).
     """
     leave_pandas_out()
     with suppress(OSError):
@@ -143,7 +141,7 @@ def _limited(ceiling: int | None) -> Iterator[None]:
     """Limit this process to `ceiling` bytes of private memory while the block runs.
 
     RLIMIT_DATA counts private writable address space (setrlimit(2), Linux 4.7). Address space that was mapped
-    but unused before the first task of the process, such as thread stacks, is added to the limit.
+    but unused before the first task, such as thread stacks, is added to the limit.
     """
     reserved = _reserved()
     if ceiling is None or sys.platform != "linux" or reserved is None:
@@ -165,15 +163,15 @@ def _limited(ceiling: int | None) -> Iterator[None]:
 @cache
 def _reserved() -> int | None:
     """Return the bytes of private address space that this process had mapped but not touched at the first
-    call. None if the kernel does not report this.
+    call.
     """
     status = _status()
     return max(0, status["VmData"] - status["RssAnon"]) if "RssAnon" in status else None
 
 
 def _innermost(error: BaseException) -> str:
-    """Return the `file:line` that raised the error. It is shown instead of the error's message, which may
-    quote the text of a document.
+    """Return the `file:line` that raised the error, to be shown instead of its message, which may quote a
+    document.
     """
     trace, location = error.__traceback__, ""
     while trace is not None:

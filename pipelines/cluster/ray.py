@@ -1,13 +1,11 @@
 """Run tasks on Ray, on one machine or many.
 
-A task that raises an error is attempted up to three times, with growing pauses; an error that the user must
-act on (UserError) stops the build at once. The number of tasks in flight is bounded, so that results do not
-pile up.
+A task that raises an error is attempted up to three times, with growing pauses; a UserError stops the build
+at once.
 
-Every task has a memory limit, which the kernel enforces on Linux (pipelines.cluster.memory). A task that
-exceeds it, or whose process is killed, is retried after the other tasks with twice as much memory, then with
-four times as much, up to the memory of the largest node. Ray starts only as many tasks on a node as its
-memory allows, so the sum of their limits stays within the node's memory.
+Every task has a memory limit, which the kernel enforces on Linux. A task that exceeds it, or whose process is
+killed, is retried after the other tasks with twice as much memory, then with four times as much, up to the
+memory of the largest node. Ray starts only as many tasks on a node as its memory allows.
 """
 
 import os
@@ -48,8 +46,8 @@ def _silent(line: str) -> None:
 
 @dataclass
 class _Task:
-    """A task in flight: the index of its item, its memory limit in bytes (None if it has none), and the time
-    when it was last submitted.
+    """A task in flight: the index of its item, its memory limit in bytes, and the time when it was last
+    submitted.
     """
 
     position: int
@@ -67,12 +65,10 @@ class RayCluster:
     """A cluster that runs tasks as Ray Core tasks of one CPU each.
 
     With an `address`, or RAY_ADDRESS in the environment, it joins the cluster and uses all of its CPUs, even
-    when nodes come and go. Otherwise it starts Ray on this machine with `workers` CPUs. `peak_bytes` has the
-    same meaning as in LocalCluster.
+    when nodes come and go. Otherwise it starts Ray on this machine with `workers` CPUs.
 
     `memory` is the limit of a task at its first attempt, in bytes. By default it is the lowest memory per CPU
-    of any node, but at least LEAST, which the libraries of a task need. If there are fewer tasks than a node
-    has CPUs, the node's memory is divided by the number of tasks instead.
+    of any node, but at least LEAST, and more if there are fewer tasks than CPUs.
     """
 
     workers: int
@@ -125,9 +121,7 @@ class RayCluster:
         self._started = True
 
     def _look_around(self) -> None:
-        """Update the nodes, the time at which a loss was last noticed and, in a joined cluster, the number of
-        workers, at most every 5 seconds.
-        """
+        """Update the nodes and, in a joined cluster, the number of workers, at most every 5 seconds."""
         if time.monotonic() - self._counted < _COUNT_SECONDS:
             return
         import ray
@@ -144,9 +138,8 @@ class RayCluster:
         self._counted = time.monotonic()
 
     def _room(self, tasks: int, attempt: int) -> int | None:
-        """Return the memory limit of a task in bytes. `tasks` is the number of tasks, and `attempt` the
-        number of earlier attempts of this task that ran out of memory or lost their process. While no node is
-        known, return `memory`, which may be None.
+        """Return the memory limit of a task in bytes. `attempt` is the number of earlier attempts of this
+        task that ran out of memory or lost their process.
         """
         if not self._nodes:
             return self.memory
@@ -178,9 +171,9 @@ class RayCluster:
     ) -> Iterator[tuple[int, Result]]:
         """Run the tasks, as `pipelines.contracts.stage.Cluster.map` does.
 
-        When a node loses power or its network, Ray reports the node at once but its tasks only minutes later.
-        Therefore, if a node is gone and no task ends for 5 seconds, all tasks that were started before the
-        loss are submitted again.
+        Ray reports the loss of a node at once but that of its tasks only minutes later. Therefore, if a node
+        is gone and no task ends for 5 seconds, all tasks that were started before the loss are submitted
+        again.
         """
         title = title_of(function)
         self.progress(title, 0, len(items))

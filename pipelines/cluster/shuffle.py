@@ -4,7 +4,7 @@ reads one partition of all files.
 A partitioned file begins with an Arrow IPC stream without its end marker: an empty record batch, then one
 batch for each partition that has rows. The stream is followed by an entry (offset, length, xxh3_64) for every
 partition, then by the length of the stream's head (the schema and the empty batch) and the number of
-partitions. A reduce task verifies only the head and its own range of each file.
+partitions.
 """
 
 import struct
@@ -32,9 +32,7 @@ _RECORDS = pa.schema([("path", pa.string()), ("bytes", pa.int64()), ("xxh3_128",
 
 @dataclass(frozen=True)
 class FileList:
-    """The files that one phase of a step wrote, in order. The list itself is stored in a file, so that a task
-    need not carry one record per file.
-    """
+    """The files that one phase of a step wrote, in order. The list itself is stored in a file."""
 
     directory: Location
     record: FileRecord
@@ -52,8 +50,8 @@ class FileList:
 
 
 def write_list(out: StepOutput, phase: str, files: Sequence[FileRecord]) -> FileList:
-    """Commit the list of the files of a phase, unless the same list is already committed, and return it.
-    `phase` names the list and must be unique within the step.
+    """Commit the list of the files of a phase and return it. `phase` names the list and must be unique within
+    the step.
     """
     unit, content = f"list-of.{phase}", digest([astuple(file) for file in files])
     receipt = out.receipt(unit)
@@ -71,15 +69,15 @@ def _records(directory: Location, record: FileRecord) -> tuple[FileRecord, ...]:
 
 
 def partitions_for(rows: int, rows_per_partition: int = 4_000_000) -> int:
-    """Return the number of partitions into which `rows` rows are divided, so that a reduce task gets about
-    `rows_per_partition` rows at most.
+    """Return the number of partitions into which `rows` rows are divided, each of about `rows_per_partition`
+    at most.
     """
     return max(1, -(-rows // rows_per_partition))
 
 
 def scatter_rows(table: pa.Table, partition: np.ndarray, partitions: int) -> Content:
-    """Return the content of a partitioned file: the rows of `table` grouped by `partition`, int [rows] with
-    values from 0 to `partitions` - 1. The order within a partition is kept.
+    """Return the content of a partitioned file: the rows of `table` grouped by `partition`, int [rows]. The
+    order within a partition is kept.
     """
     narrow = (
         partition.astype(np.uint16) if partitions <= 1 << 16 else partition
@@ -113,8 +111,7 @@ def scatter_rows(table: pa.Table, partition: np.ndarray, partitions: int) -> Con
 
 class _Rows(NamedTuple):
     """One partition of a file. `head` is the head of the file's stream, which holds the schema; `data` is the
-    partition's record batch, empty if the partition has no rows; `partitions` is the number of partitions in
-    the file.
+    partition's record batch, empty if the partition has no rows.
     """
 
     head: bytes
@@ -124,10 +121,9 @@ class _Rows(NamedTuple):
 
 def gather_rows(directory: Location, files: Sequence[FileRecord], partition: int) -> pa.Table:
     """Return the rows of one partition from all `files`, in the order of the files. There must be at least
-    one file, and `scatter_rows` must have written all of them. A column has at most one chunk.
+    one file. A column has at most one chunk.
 
-    Raises CorruptFileError, naming the file, if a file is missing or the bytes read from it are not what was
-    written.
+    Raises CorruptFileError if a file is missing or the bytes read from it are not what was written.
     """
     first = _read(directory, files[0], partition)
     partition_rows = [first]
@@ -167,7 +163,7 @@ def _read(directory: Location, record: FileRecord, partition: int) -> _Rows:
 
 def _read_alike(directory: Location, files: Sequence[FileRecord], partition: int, first: _Rows) -> list[_Rows]:
     """Read one partition of files that should have the same schema and number of partitions as `first`, in
-    two rounds of requests. Files that cannot be verified in this way are read again one by one.
+    two rounds of requests. Files that do not are read again one by one.
     """
     after = _ENTRY.size * (first.partitions - partition)  # bytes from the entry to the tail
     expected = _TAIL.pack(len(first.head), first.partitions)

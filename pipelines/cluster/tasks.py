@@ -1,5 +1,5 @@
-"""What all kinds of cluster share: titles of tasks in the progress display, the accounting of what tasks use,
-and the errors of tasks whose last attempt failed.
+"""What all kinds of cluster share: titles of tasks, the accounting of what tasks use, and the errors of tasks
+whose last attempt failed.
 """
 
 from collections.abc import Callable
@@ -30,9 +30,7 @@ class Usage:
     """What the tasks and steps of a build have used so far, on all machines.
 
     `spent` is processor time by purpose, in seconds. `purpose` is the purpose to which the work of a task
-    itself is credited, as opposed to work that all tasks have in common; the build sets it before it runs
-    tasks. `start_seconds` is the wall-clock time that it took to start Ray or to join its cluster, and
-    `step_seconds` the wall-clock time of steps.
+    itself is credited. The other fields are wall-clock times.
     """
 
     purpose: str = "tasks"
@@ -48,8 +46,8 @@ def no_progress(title: str, done: int, total: int) -> None:
 
 def task_failure(label: str, error: BaseException, position: int, memory: int | None) -> UserError:
     """Return the error to raise after the last attempt of a task: a BrokenTaskError if `is_broken` says so,
-    otherwise a plain UserError. `position` is the index of the task's item, and `memory` its last memory
-    limit in bytes. The message of a library's exception is left out if it may quote the text of documents.
+    otherwise a plain UserError. The message of a library's exception is left out if it may quote the text of
+    documents.
     """
     if is_broken(error):
         reason = f"failed {ATTEMPTS} times, the last time it {broken_reason(error, memory)}"
@@ -87,17 +85,13 @@ def task_failure(label: str, error: BaseException, position: int, memory: int | 
 
 
 def is_broken(error: BaseException) -> bool:
-    """Return whether an error means that the task ran out of memory or lost its process, which crashed or was
-    killed for lack of memory.
-    """
+    """Return whether an error means that the task ran out of memory or lost its process."""
     # Ray's errors are recognised by name, so that builds without Ray do not import it.
     return isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "WorkerCrashedError")
 
 
 def broken_reason(error: BaseException, memory: int | None) -> str:
-    """Return a few words on why a task broke, for the middle of a sentence. `is_broken(error)` must be True;
-    `memory` is the task's limit in bytes.
-    """
+    """Return a few words on why a task broke, for the middle of a sentence. `is_broken(error)` must be True."""
     size = f" with {human_bytes(memory)}" if memory is not None else ""
     if isinstance(error, MemoryError):
         location = f", at {error.place}" if isinstance(error, TaskMemoryError) and error.place else ""

@@ -131,8 +131,8 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _memory(options: argparse.Namespace) -> int | None:
-    """Return the value of --memory-per-worker in bytes, or None if it is not given. Must be called before
-    Arrow is loaded, because it sets Arrow's allocator in the environment.
+    """Return the value of --memory-per-worker in bytes. Must be called before Arrow is loaded, because it
+    sets Arrow's allocator in the environment.
     """
     from pipelines.cluster.memory import ALLOCATOR, ceiling_of, leave_pandas_out
 

@@ -1,6 +1,5 @@
-"""The commands `stages`, `signals`, `rules` and `formats` list what a corpus file can name. `schema` prints
-the JSON Schema of corpus files. `crawl-files` reads the results of queries to a crawl's index, and lists the
-crawl's files that contain the captures found.
+"""The commands `stages`, `signals`, `rules` and `formats`, which list what a corpus file can name, and the
+commands `schema` and `crawl-files`.
 """
 
 import argparse

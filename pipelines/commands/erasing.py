@@ -1,6 +1,4 @@
-"""The commands `forget` and `gc`: remove documents from a corpus directory, or list and remove steps that are
-no longer used.
-"""
+"""The commands `forget` and `gc`: remove documents from a corpus directory, or steps that are no longer used."""
 
 import argparse
 

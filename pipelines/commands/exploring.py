@@ -1,6 +1,5 @@
-"""The commands `inspect`, `index`, `search`, `diff`, `whatif`, `compare-rules` and `thresholds`: examine a
-corpus, compare it with another corpus or an earlier build, see what other rules would do to it, and derive
-bounds of rules for each language from the corpus's columns.
+"""The commands `inspect`, `index`, `search`, `diff`, `whatif`, `compare-rules` and `thresholds`, which
+examine a corpus and what other rules would do to it.
 """
 
 import argparse

@@ -1,5 +1,5 @@
 """The commands `export` and `datasheet`: write the kept text or its tokens for other tools, and document the
-corpus for its users.
+corpus.
 """
 
 import argparse

@@ -2,8 +2,7 @@
 
 The submission id of a job includes the fingerprint of its work, and Ray accepts an id only once. A second
 submission of the same work attaches to a job that is active, returns a job that has succeeded, and starts a
-retry if the job has failed or was stopped. Ray does not retry jobs; this module does. A retry has the same id
-with the suffix -2, -3, ..., and builds and training runs continue where the previous attempt stopped.
+retry if the job has failed or was stopped. A retry has the same id with the suffix -2, -3, ...
 """
 
 import asyncio
@@ -42,9 +41,8 @@ class Client(Protocol):
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """A job on the cluster, which is one attempt at some work. `status` and `message` are Ray's, and
-    `entrypoint` is the command line. `exit_code` is the exit code of the command; it is None while the job
-    runs, and afterwards if Ray reports none. `started` and `ended` are Unix times in seconds, or None.
+    """A job on the cluster, which is one attempt at some work. `exit_code` is the exit code of the command,
+    None while the job runs or if Ray reports none. `started` and `ended` are Unix times in seconds.
     """
 
     id: str
@@ -64,8 +62,8 @@ class SubmittedJob:
 
 @dataclass(frozen=True)
 class Launch:
-    """How to run some work: the interpreter on the cluster, the files to upload (None for none), the
-    environment variables, and the CPUs and GPUs that the command itself reserves.
+    """How to run some work: the interpreter on the cluster, the files to upload, the environment variables,
+    and the CPUs and GPUs that the command itself reserves.
     """
 
     python: str
@@ -79,8 +77,7 @@ def connect(address: str) -> Client:
     """Return a client of the cluster whose dashboard is at `address`. Raises UserError if no cluster answers
     there, if it rejects the token, or if the installed Ray has a known advisory.
 
-    Removes RAY_ADDRESS and RAY_API_SERVER_ADDRESS from the environment, because Ray would prefer them to
-    `address`.
+    Removes RAY_ADDRESS and RAY_API_SERVER_ADDRESS from the environment.
     """
     refuse_known("ray")
     from ray.job_submission import JobSubmissionClient
@@ -113,7 +110,7 @@ def _asking(address: str, ask: Callable[[], Any]) -> Any:
 
 def attempts(client: Client, submission: str) -> list[SubmittedJob]:
     """Return all attempts of a submission, oldest first. `submission` may also be the id of a later attempt,
-    such as one that ends in -2, which is then returned alone.
+    which is then returned alone.
     """
     by_number = {}
     for details in client.list_jobs():
@@ -151,8 +148,7 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob
     attempt.
 
     An active job that does the same work for another slot of the schedule is returned, too. Raises
-    ConflictError if the same command is running with other code or another configuration, since both jobs
-    would write to the same place.
+    ConflictError if the same command is running with other code or another configuration.
     """
     for oldest in _same_command(client, work):
         return _attach(oldest, work, say)
@@ -177,9 +173,7 @@ def _same_command(client: Client, work: Work) -> list[SubmittedJob]:
 
 
 def _age(job: SubmittedJob) -> tuple[float, str]:
-    """Return a sort key that is smaller for older jobs and differs between any two jobs: the cluster's time
-    of submission, and the id.
-    """
+    """Return a sort key that is smaller for older jobs and differs between any two jobs."""
     return (math.inf if job.started is None else job.started, job.id)
 
 
@@ -266,8 +260,8 @@ def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
 
 
 def run(client: Client, work: Work, launch: Launch, retries: int, write: Say, say: Say) -> SubmittedJob:
-    """Submit a job or attach to it, and follow it to its end. If it fails, retry up to `retries` times with
-    growing pauses. Return the last job.
+    """Submit a job or attach to it, and follow it to its end. If it fails, retry up to `retries` times.
+    Return the last job.
     """
     job = follow(client, submit(client, work, launch, say), write)
     for retry in range(1, retries + 1):
@@ -290,7 +284,7 @@ def _ending(job: SubmittedJob) -> str:
 
 def exit_status(job: SubmittedJob) -> int:
     """Return 0 for success. Otherwise return the exit status of the job's command: 128 + signal if a signal
-    killed it, and 1 if Ray reports none or 0.
+    killed it, and 1 if Ray reports none.
     """
     if job.status == "SUCCEEDED":
         return 0

@@ -1,5 +1,5 @@
-"""The commands `classifier` and `vectors`: learn classifiers and word vectors from built corpora, and query,
-align and compare word vectors.
+"""The commands `classifier` and `vectors`: learn classifiers and word vectors from built corpora, and use
+word vectors.
 """
 
 import argparse

@@ -1,6 +1,4 @@
-"""Print the funnel at the end of `build`: how many documents, bytes and tokens each step kept, by source. For
-a rehearsal, also print the estimates.
-"""
+"""Print the funnel at the end of `build`: how many documents, bytes and tokens each step kept, by source."""
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -117,9 +115,7 @@ def _rules(counts: Mapping[str, int]) -> str:
 
 
 def show_estimates(estimates: Mapping[str, Any]) -> None:
-    """Print estimates for the whole corpus, by source and step, with confidence intervals, and notes on what
-    a sample cannot tell.
-    """
+    """Print estimates for the whole corpus, by source and step, with confidence intervals."""
     console = wide_console()
     rows: list[tuple[tuple[str, str, str], str]] = []
     for source in estimates["sources"]:
@@ -162,9 +158,6 @@ def _figure(meaning: str, interval: Sequence[float] | None, form: Callable[[floa
 
 
 def _range(interval: Sequence[float], form: Callable[[float], str], unit: str = "") -> str:
-    """Format an interval, given as (estimate, low, high), as `estimate (low–high)`, or as the estimate alone
-    if both bounds look the same when formatted.
-    """
     estimate, low, high = map(form, interval)
     return f"{estimate}{unit}" if low == high else f"{estimate}{unit} ({low}–{high})"
 

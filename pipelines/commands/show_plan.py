@@ -22,11 +22,11 @@ from pipelines.reading.sources.registry import format_code
 def show_plan(
     plan: Plan, root: Location, expected: Forecast, memory: int | None = None, warnings: Sequence[str] = ()
 ) -> None:
-    """Print the sources, then one row per step (finished or not, number of parts, why it will run), then
-    warnings and notices, and the forecast if any step will run.
+    """Print the sources, then one row per step, then warnings and notices, and the forecast if any step will
+    run.
 
-    `root` is the corpus's output directory. `memory` is the memory limit of a task in bytes; unfinished steps
-    that are expected to exceed it are named. `warnings` are as in `BuildPlan`.
+    `memory` is the memory limit of a task in bytes; unfinished steps that are expected to exceed it are
+    named.
     """
     console = wide_console()
     console.print(f"corpus [bold]{plan.config.name}[/bold] in {escape(plan.config.output)}")

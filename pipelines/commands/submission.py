@@ -63,9 +63,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class Work:
-    """A command to run as a job, and the digests that identify it. `command` begins with `python` or
-    `python3`. `name` is a short name, with which the submission id begins. `slot` is the slot of a schedule,
-    or None.
+    """A command to run as a job, and the digests that identify it. `slot` is the slot of a schedule.
 
     `words` is a digest of the command alone. `key` is a digest of the command, of the YAML files and the
     uploaded files that it names, and of the code.
@@ -79,9 +77,7 @@ class Work:
 
     @property
     def id(self) -> str:
-        """The submission id: the name, the slot if there is one, and the first 12 hex digits of a fingerprint
-        of the key and the slot.
-        """
+        """The submission id: the name, the slot if there is one, and a fingerprint of the key and the slot."""
         fingerprint = digest({"work": self.key, "slot": self.slot})[:12]
         return "-".join([self.name, *([self.slot] if self.slot else []), fingerprint])
 
@@ -93,9 +89,9 @@ class Work:
 def describe(command: Sequence[str], directory: Path, slot: str | None) -> Work:
     """Return the work of a command that is submitted from `directory`.
 
-    Raises ConfigError for a command that does not begin with python, contains credentials or an http(s) URL
-    with a query, or names a YAML file by a relative path that does not exist. Also raises it for an invalid
-    slot, and for a build or a pretraining run with data or output in the job's own working directory.
+    Raises ConfigError for a command that does not begin with python, contains credentials, or names a missing
+    YAML file by a relative path, and for a build or a pretraining run with data or output in the job's own
+    working directory.
     """
     if not command or command[0] not in ("python", "python3") or len(command) < 2:
         got = repr(command[0]) if command else "nothing"
@@ -133,9 +129,8 @@ def _name(command: Sequence[str]) -> str:
 
 
 def _named(word: str, directory: Path) -> str | None:
-    """Return the name of the file that a word of the command names, either as the whole word or after its
-    `=`; None if there is no such file. Raises ConfigError if the word names a missing YAML file by a relative
-    path.
+    """Return the name of the file, if any, that a word of the command names, either as the whole word or
+    after its `=`. Raises ConfigError if the word names a missing YAML file by a relative path.
     """
     value = word.partition("=")[2] or word
     for name in (word, value):
@@ -148,7 +143,7 @@ def _named(word: str, directory: Path) -> str | None:
 
 def _content(word: str, directory: Path) -> dict[str, Any]:
     """Return a word of the command and, if the word names a file, a digest of the file's content. For a YAML
-    file, the digest covers the values, so comments do not count.
+    file, the digest covers the values, not the comments.
 
     Other files count only if they travel with the job: a file elsewhere may be an output of the command.
     """
@@ -172,8 +167,8 @@ def check_uploaded(command: Sequence[str], directory: Path, upload: Upload | Non
 
 
 def code_version(directory: Path) -> str:
-    """Return a digest of the code and data files in gristmill's packages, and of constraints.txt. The
-    packages are those in `directory` if it has them, otherwise the installed ones.
+    """Return a digest of constraints.txt and of the code and data files in gristmill's packages. The packages
+    are those in `directory` if it has them, otherwise the installed ones.
     """
     root = directory if (directory / "pipelines").is_dir() else Path(__file__).parents[2]
     files = [path for name in _CODE for path in (root / name).rglob("*") if path.suffix in _CODE_SUFFIXES]
@@ -183,7 +178,7 @@ def code_version(directory: Path) -> str:
 
 def _check_places(command: Sequence[str], directory: Path) -> None:
     """Raise ConfigError if a command uses places that would be lost with the job or must not be uploaded. The
-    working directory of a job is a copy on each node, and Ray removes it with everything written there.
+    working directory of a job is a copy on each node, and Ray removes it.
     """
     module, action = (command[2], command[3]) if command[1] == "-m" and len(command) > 3 else (None, None)
     if module == "pipelines" and action == "build":
@@ -228,8 +223,8 @@ def collect(directory: Path, excludes: Sequence[str] = ()) -> Upload:
     `excludes`. Symbolic links are followed only to files inside `directory` that are not excluded themselves.
 
     A pattern without a slash excludes every file and directory whose name matches it. A pattern with a slash
-    is compared with the path relative to `directory`. Raises UserError, naming the largest files, if the
-    collected files exceed UPLOAD_BYTES in total.
+    is compared with the path relative to `directory`. Raises UserError if the files exceed UPLOAD_BYTES in
+    total.
     """
     patterns, root = (*EXCLUDES, *excludes), directory.resolve()
     files, left_out = [], []
@@ -278,8 +273,8 @@ def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]
     """Return the environment variables of a job. Each is requested as `NAME=value`, or as `NAME` to take its
     value from `here`.
 
-    Raises ConfigError for a name that is not in ENVIRONMENT, for a `NAME` that `here` lacks, and for a value
-    with credentials. The message never shows a value.
+    Raises ConfigError for a name that is not in ENVIRONMENT, and for a value with credentials. The message
+    never shows a value.
     """
     variables = {}
     for entry in asked:
@@ -302,9 +297,8 @@ def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]
 def check_address(address: str, here: Mapping[str, str]) -> str:
     """Validate the address of a cluster's dashboard and return it without a trailing slash.
 
-    Raises ConfigError unless the address is an http or https URL with a host, and without a user, a path, a
-    query or a fragment. Also raises it if RAY_AUTH_MODE is `token` but there is no token, or if RAY_AUTH_MODE
-    is not `token` and the address is not a loopback address. `here` holds the environment variables.
+    Raises ConfigError for an address other than a plain http or https URL, for one that is not a loopback
+    address unless RAY_AUTH_MODE is `token`, and if that mode is set but there is no token.
     """
     try:
         parts = urlsplit(address)

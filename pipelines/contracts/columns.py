@@ -14,17 +14,15 @@ EMPTY = "empty"
 
 
 def definition_of(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the definition of a step's columns, taken from the step's identity: its stage, version, knobs,
-    and the libraries and models that it depends on. Its inputs are left out, because the same measurement of
-    other documents has the same meaning.
+    """Return the definition of a step's columns, taken from the step's identity. Its inputs are left out,
+    because the same measurement of other documents has the same meaning.
     """
     return {name: identity[name] for name in ("stage", "version", "knobs", "depends")}
 
 
 def winner_column(names: Iterable[str]) -> str | None:
     """Return the name of the column in which a step records the document that it keeps instead of each
-    duplicate: `*_winner`, or `*_cluster` if the step keeps one document of each cluster. None if the step has
-    neither. `names` are the columns of the step.
+    duplicate: `*_winner`, or `*_cluster` if the step keeps one document of each cluster.
     """
     written = list(names)
     return next((name for end in ("_winner", "_cluster") for name in written if name.endswith(end)), None)

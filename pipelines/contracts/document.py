@@ -2,8 +2,7 @@
 
 An id is 16 bytes: the big-endian 64-bit key of a file, then the big-endian 64-bit number of the record within
 that file, counting from 0. The key is xxh3_64 of `source NUL path`, where the path is relative to the
-source's root. Ids sort by file, then by record. They are printed `source/path#record`; a member of an archive
-has the path `archive!member`.
+source's root. Ids are printed `source/path#record`; a member of an archive has the path `archive!member`.
 """
 
 import unicodedata
@@ -76,9 +75,8 @@ _VISIBLE = "[^" + "".join(rf"\p{{{category}}}" for category in _INVISIBLE) + "]"
 
 
 def is_empty(text: str) -> bool:
-    """Return whether a text has no visible characters. Such a text is empty, or has only white space, control
-    and format characters (Unicode categories Z, Cc and Cf, such as the zero-width space and the byte order
-    mark).
+    """Return whether a text has no visible characters: it is empty, or has only white space, control and
+    format characters (Unicode categories Z, Cc and Cf).
     """
     return all(unicodedata.category(character) in _INVISIBLE for character in text)
 
@@ -124,9 +122,7 @@ def parse_id(printed: str) -> tuple[str, str, int]:
 
 
 def ids_as_integers(ids: pa.FixedSizeBinaryArray) -> np.ndarray:
-    """Return ids as a structured array of (`key`, `record`) uint64 in native byte order, shape [n]. The array
-    sorts in the same order as the bytes.
-    """
+    """Return ids as a structured array of (`key`, `record`) uint64, shape [n], which sorts as the bytes do."""
     raw = np.frombuffer(ids.buffers()[1], dtype=">u8", count=2 * len(ids), offset=16 * ids.offset).reshape(-1, 2)
     out = np.empty(len(ids), dtype=[("key", "u8"), ("record", "u8")])
     out["key"], out["record"] = raw[:, 0], raw[:, 1]

@@ -1,6 +1,4 @@
-"""Counts of documents, or of records in a read step: each one that arrives is kept, dropped by a rule, or
-quarantined for a reason.
-"""
+"""Counts of documents, or of records in a read step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -45,10 +43,8 @@ class Counts:
 
 @dataclass(frozen=True)
 class ReadCounts(Counts):
-    """Counts of a read step, in records rather than documents. Also counted are the decoded bytes of the
-    records, as far as they are known, and the control characters that were removed or replaced. `replaced`
-    has the number of `user_names` and of `urls` that were replaced in tweets; it is empty for sources that
-    are not normalised as tweets.
+    """Counts of a read step, in records rather than documents. `replaced` has the number of `user_names` and
+    of `urls` that were replaced in tweets.
     """
 
     decoded_bytes: int = 0
@@ -69,9 +65,7 @@ def parse_counts(facts: Mapping[str, Any]) -> Counts:
 
 
 def count_drops(table: pa.Table) -> Counts:
-    """Count the documents of a part that are kept and those that each rule dropped, from the columns that a
-    step wrote for the part.
-    """
+    """Count the documents of a part that are kept and those that each rule dropped."""
     dropped: dict[str, int] = {}
     if DROP in table.column_names:
         counted = pc.value_counts(table[DROP].drop_null()).to_pylist()

@@ -1,8 +1,7 @@
-"""Edits: how a stage changes text without rewriting it. Only this module composes and applies them.
+"""Edits: how a stage changes text without rewriting it.
 
 An edit replaces the bytes [start, end) of the stored text with `replacement`, where start < end and both lie
-on code-point boundaries. `rule` gives the reason, such as the kind of personal data or the name of a line
-rule. The edits of one step are sorted and do not overlap.
+on code-point boundaries. `rule` gives the reason. The edits of one step are sorted and do not overlap.
 
 When edits of several steps overlap, an edit that contains another absorbs it, no matter which step came
 first. Of edits with the same range, that of the later step wins. Otherwise an edit that inserts visible text
@@ -45,8 +44,8 @@ def edits_column(per_document: Sequence[Sequence[tuple[int, int, str, str]]]) ->
 
 
 def check_edits(text: pa.LargeStringArray, edits: pa.Array) -> None:
-    """Raise AssertionError unless each edit has start < end and lies within its text, on code-point
-    boundaries, and the edits of each text are sorted and do not overlap.
+    """Raise AssertionError unless the edits of each text are non-empty ranges within it on code-point
+    boundaries, are sorted and do not overlap.
     """
     document, start, end = _positions(edits)
     if not len(document):
@@ -103,7 +102,7 @@ def edited_lengths(lengths: np.ndarray, edits: pa.Array) -> np.ndarray:
 @spend(COMPOSING)
 def compose(columns: Sequence[pa.Array]) -> pa.Array:
     """Combine the `edits` columns of one or more steps, in the order of the steps, into one column with the
-    same effect. Overlapping edits become one edit, as the documentation of the module says.
+    same effect.
     """
     rows = len(columns[0])
     columns = [column for column in columns if len(column.flatten())]
@@ -182,11 +181,9 @@ def _weight(edit: _Edit) -> tuple[bool, int]:
 
 @spend(COMPOSING)
 def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.ndarray:
-    """Return, for each stored text, whether it has no visible characters (see `is_empty`) after the edits of
-    all steps, bool [rows]. False for a text that the last step does not edit, even if an earlier step has
-    emptied it.
-
-    `columns` are the `edits` columns of the steps in order.
+    """Return, for each stored text, whether it has no visible characters after the edits of all steps, bool
+    [rows]. False for a text that the last step does not edit. `columns` are the `edits` columns of the steps
+    in order.
     """
     offsets, data = _buffers(text)
     touched = np.zeros(len(text), bool)
@@ -216,10 +213,8 @@ def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.n
 @spend(COMPOSING)
 def map_back(applied: pa.Array, edits: pa.Array) -> pa.Array:
     """Convert edits of an edited text to the coordinates of the stored text. `applied` are the edits that
-    produced the edited text.
-
-    An edit that overlaps a replacement is extended to the whole range that was replaced. Edits that overlap
-    the same replacement are joined into a single edit, which inserts what the last of them inserts.
+    produced the edited text. An edit that overlaps a replacement is extended to the whole range that was
+    replaced.
     """
     flat, old = edits.flatten(), applied.flatten()
     if not len(old) or not len(flat):

@@ -1,6 +1,5 @@
 """Given splits: how the publisher of a source divides its documents into training, validation and test
-documents. The split is given for the whole source, by a field of its records, or by lists of ids. Documents
-of other sources are split by hash when shards are written.
+documents.
 """
 
 import json
@@ -120,10 +119,8 @@ class IdSplit:
         return ("id",) if self.field is None else ("id", "meta")
 
     def identity(self, source: str) -> dict[str, Any]:
-        """Return everything that the labels depend on besides the documents.
-
-        Raises ConfigError for a file that is missing, is not UTF-8 or has no id, and for an id that is
-        malformed, is in both files or belongs to another source.
+        """Return everything that the labels depend on besides the documents. Raises ConfigError for a missing
+        or malformed file of ids.
         """
         self._ids(source)
         return {
@@ -137,9 +134,7 @@ class IdSplit:
         return tuple(split for split, _ in self._named())
 
     def label(self, docs: pa.Table, source: str) -> pa.Array:
-        """Return the split of each document, string [n]. Raises ConfigError as `identity` does, and UserError
-        for a record without the field.
-        """
+        """Return the split of each document, string [n]. Raises UserError for a record without the field."""
         of_id = self._ids(source)
         ids = docs["id"].to_pylist() if self.field is None else field_values(docs, self.field, source)
         return pa.array([of_id.get(each, TRAIN) for each in ids], pa.string())
@@ -164,17 +159,15 @@ class _Holder:
 
 
 def parse_split(data: Any, where: str) -> GivenSplit | None:
-    """Parse the `split` of a source in a published manifest. Return None if `data` is None. `where` names the
-    manifest in messages.
-    """
+    """Parse the `split` of a source in a published manifest. `where` names the manifest in messages."""
     return parse(_Holder, {"split": data}, where).split
 
 
 @lru_cache(maxsize=16)
 def _read_ids(files: tuple[tuple[str, str, Any], ...], source: str, of_documents: bool) -> Mapping[Any, str]:
     """Return the split of each id in files given as (split, path, version); the version only keeps the cache
-    from returning the ids of a file that has changed. With `of_documents`, the files list printed document
-    ids of `source`, and the keys of the result are 16-byte ids; otherwise an id is any text.
+    from returning the ids of a file that has changed. With `of_documents`, the ids are document ids of
+    `source`.
     """
     of_id: dict[Any, str] = {}
     for split, path, _ in files:
@@ -206,8 +199,8 @@ def _document_id(printed: str, source: str, where: str) -> bytes:
 
 
 def field_values(docs: pa.Table, field: str, source: str) -> list[str]:
-    """Return the value of a field in the `meta` of each record as text. Values other than strings are written
-    as JSON. Raises UserError for a record in which the field is missing or null.
+    """Return the value of a field in the `meta` of each record as text; values other than strings are written
+    as JSON. Raises UserError for a record without the field.
     """
     values = []
     for identifier, meta in zip(docs["id"], docs["meta"].to_pylist(), strict=True):

@@ -2,7 +2,6 @@
 
 The corpus manifest names its steps. The read step's file index leads from an id to the part and row of a
 document, or to the quarantine. The manifest of each step names the file with its columns for that part.
-Neither the configuration nor the sources are needed.
 """
 
 import difflib
@@ -96,9 +95,7 @@ class Located(Origin):
 
 @dataclass(frozen=True)
 class Quarantined(Origin):
-    """A record that was set aside when it was read, or whose document was forgotten. `bytes` is its length,
-    or None if unknown.
-    """
+    """A record that was set aside when it was read, or whose document was forgotten."""
 
     reason: str
     bytes: int | None
@@ -106,9 +103,7 @@ class Quarantined(Origin):
 
 @dataclass(frozen=True)
 class ShardRow:
-    """The location of a document in a shard set: the shard's `path` relative to the corpus, and the
-    document's row in that shard. `tokens` is the document's number of tokens.
-    """
+    """The location of a document in a shard set. `path` is the shard's, relative to the corpus."""
 
     shard_set: str
     split: str
@@ -163,7 +158,7 @@ class Corpus:
 
     def choose_sources(self, names: Sequence[str] | None, where: str = "sources") -> list[str]:
         """Return the named sources without duplicates, or all sources if `names` is None. Raises UserError
-        for an unknown name and for an empty list of names.
+        for an unknown name and for an empty list.
         """
         if names is None:
             return list(self.manifest.sources)
@@ -178,10 +173,9 @@ class Corpus:
         return next(step for step in self.steps if step.label == f"read.{source}")
 
     def parts(self, source: str | None = None) -> Iterator[Part]:
-        """Yield the parts of a source (default: all sources) with the annotations of all steps.
-
-        Raises UserError for an unknown source, and CorruptFileError if the steps have different numbers of
-        rows for a part, because `forget` has not finished.
+        """Yield the parts of a source (default: all sources) with the annotations of all steps. Raises
+        UserError for an unknown source, and CorruptFileError if the steps disagree because `forget` has not
+        finished.
         """
         if source is not None:
             self.check_source(source)
@@ -192,7 +186,7 @@ class Corpus:
 
     def find(self, identifier: str) -> Located | Quarantined:
         """Return the record with this id, given in printed form (`source/path#record`) or as 32 hex digits.
-        Raises UserError if the id is malformed, or if the corpus has no such record.
+        Raises UserError if the id is malformed or unknown.
         """
         raw = _from_hex(identifier)
         if raw is not None:
@@ -230,8 +224,8 @@ class Corpus:
         return printed
 
     def quarantined(self, source: str) -> Iterator[Quarantined]:
-        """Yield the records of a source that were set aside, including those of forgotten documents. If only
-        a sample of the source is read, records outside the sample are not included.
+        """Yield the records of a source that were set aside, including those of forgotten documents, but not
+        the records outside a sample.
         """
         read = self.read_step(source)
         for record in read.manifest.files:
@@ -242,8 +236,8 @@ class Corpus:
                     yield Quarantined(identifier, source, row["path"], row["record"], row["reason"], row["bytes"])
 
     def shard_rows(self, identifier: bytes) -> list[ShardRow]:
-        """Return the location of a document in each shard set that holds it. The list is empty for a document
-        that was dropped or set aside. Raises UserError if the corpus has no record with this id.
+        """Return the location of a document in each shard set that holds it. Raises UserError for an unknown
+        id.
         """
         source, shares = self._file(identifier)
         document = self._locate(identifier, source, shares)
@@ -268,9 +262,7 @@ class Corpus:
         return open_shard(self.directory, record.file)
 
     def _first_place(self, record: ShardRecord) -> tuple[int, int]:
-        """Return (part, row) of a shard's first document. Within a split, the shards of a domain are in
-        ascending order of (part, row).
-        """
+        """Return (part, row) of a shard's first document."""
         first = self._open(record).doc_ids[0].as_py()
         document = self._locate(first, *self._file(first))
         if isinstance(document, Quarantined):
@@ -321,8 +313,8 @@ class Corpus:
         return pa.schema(list(types.items()))
 
     def _shares(self, source: str, key: int) -> list[dict[str, Any]]:
-        """Return the rows of a source's file index for the file with the given key. Each row also has `unit`,
-        the unit of work that read its records.
+        """Return the rows of a source's file index for the file with the given key, with the `unit` that read
+        them.
         """
         read = self.read_step(source)
         shares = []
@@ -387,8 +379,8 @@ class Corpus:
 
 
 def select_rows(part: Part, rows: Sequence[int], columns: Collection[str] | None = None) -> Part:
-    """Return an in-memory part with some rows of another part. It has all columns of the documents and
-    annotations, or only those in `columns`, which must include `text`.
+    """Return an in-memory part with some rows of another part, with all columns or only those in `columns`,
+    which must include `text`.
     """
 
     def wanted(names: Iterable[str]) -> list[str]:
@@ -418,9 +410,7 @@ def _from_hex(identifier: str) -> bytes | None:
 
 
 def _file_record(read: PublishedStep, folder: str, unit: str) -> FileRecord:
-    """Return the record of a unit's file in a folder. If the file was rewritten when documents were
-    forgotten, its name has a suffix that begins with `~`.
-    """
+    """Return the record of a unit's file in a folder, even if `forget` has rewritten it under another name."""
     names = ((record, Path(record.path)) for record in read.manifest.files)
     number = unit.partition("~")[0]
     return next(r for r, path in names if path.parent.name == folder and path.stem.partition("~")[0] == number)

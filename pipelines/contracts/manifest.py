@@ -1,8 +1,8 @@
 """Manifests describe published steps and published corpora. A step without a manifest does not exist.
 
-A step's directory holds `manifest.json` (written last) and the step's files, for example in `parts/`
-(annotation or document parts). While the step is being built it also holds `units/`, with one receipt per
-finished unit of work. Times, hosts and rates go to `run.json`, never into a manifest.
+A step's directory holds `manifest.json` (written last), the step's files and, while the step is being built,
+`units/` with one receipt per finished unit of work. Times, hosts and rates go to `run.json`, never into a
+manifest.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,9 +38,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class PartRecord:
-    """A part of a step: its number of rows, the number of UTF-8 bytes of its stored text (0 for annotation
-    parts) and its file.
-    """
+    """A part of a step. `text_bytes` is 0 for annotation parts."""
 
     source: str
     index: int
@@ -51,11 +49,9 @@ class PartRecord:
 
 @dataclass(frozen=True)
 class StepManifest:
-    """The manifest of a published step.
-
-    `identity` has the stage, its version and knobs, the libraries and models that it depends on, and the
-    fingerprints of its inputs. `fingerprint` is the digest of `identity`. `counts` has the `Counts` of each
-    source. `facts` is what the stage publishes in addition to its columns.
+    """The manifest of a published step. `fingerprint` is the digest of `identity`: the stage, its version and
+    knobs, the libraries and models that it depends on, and the fingerprints of its inputs. `facts` is what
+    the stage publishes in addition to its columns.
     """
 
     step: str
@@ -116,8 +112,7 @@ class StepOutput:
 
     def receipt(self, unit: str) -> Receipt | None:
         """Return the receipt of a unit, or None if the unit is not finished. A receipt with another mark, or
-        with files that `missing` lists, does not count. Files are gone if another command has removed the
-        step while a task was still running.
+        with missing files, does not count.
         """
         try:
             value = read_json(self.directory / "units" / f"{unit}.json")
@@ -129,16 +124,14 @@ class StepOutput:
         return Receipt(value["unit"], files, value["counts"])
 
     def missing(self, files: Iterable[FileRecord]) -> list[str]:
-        """Return the paths of the given files of the step that no longer exist. In an object store, nothing
-        is checked and the list is empty.
-        """
+        """Return the paths of the given files that no longer exist. Files in an object store are not checked."""
         if self.directory.local is None:
             return []
         return [record.path for record in files if not (self.directory / record.path).exists()]
 
     def write(self, relative: str, content: Content) -> FileRecord:
         """Write one file of the step atomically and return its record. Raises ConflictError if documents were
-        forgotten since the build began, or if another command removes the file or its directory.
+        forgotten since the build began, or if another command removes the step.
         """
         try:
             return self.directory.write_file(relative, content, self.check_forgotten)
@@ -150,14 +143,12 @@ class StepOutput:
             ) from None
 
     def check_forgotten(self) -> None:
-        """Raise ConflictError if documents were forgotten since the build began. `forget` writes its
-        tombstone first, and then removes or rewrites the files written before.
-        """
+        """Raise ConflictError if documents were forgotten since the build began."""
         check_mark(self.root, self.mark)
 
     def finish_unit(self, unit: str, files: Iterable[FileRecord], counts: Mapping[str, Any]) -> Receipt:
-        """Write a unit's receipt and return it. If another build has already published the step, the receipt
-        is removed again. Raises ConflictError if documents were forgotten since the build began.
+        """Write a unit's receipt and return it. Raises ConflictError if documents were forgotten since the
+        build began.
         """
         receipt = Receipt(unit, tuple(files), dict(counts))
         mark = {FORGOTTEN: self.mark} if self.mark else {}
@@ -171,10 +162,8 @@ class StepOutput:
         return self.finish_unit(unit, [self.write(relative, content) for relative, content in files.items()], counts)
 
     def finish(self, published: StepManifest) -> None:
-        """Clean up a published step: remove each entry of its directory that contains no file named in its
-        manifest, except the manifest itself and `run.json`.
-
-        Files that `forget` has rewritten stay, because it may have rewritten them after `published` was read.
+        """Remove each entry of a published step's directory that contains no file named in its manifest,
+        except the manifest itself, `run.json` and files that `forget` has rewritten.
         """
         named = {record.path.partition("/")[0] for record in (*published.files, *published.part_files.values())}
         named |= {"manifest.json", "run.json"}
@@ -190,9 +179,7 @@ class StepOutput:
 
 
 def check_mark(root: Location, mark: str) -> None:
-    """Raise ConflictError if documents were forgotten since `mark` was read, so that it is no longer the
-    current mark of the output.
-    """
+    """Raise ConflictError if documents were forgotten since `mark` was read."""
     if current_mark(root) != mark:
         raise ConflictError(
             f"{root}: documents were forgotten while this command ran, and its work may hold them; run the command again"
@@ -205,9 +192,7 @@ def schema_facts(schema: pa.Schema) -> dict[str, str]:
 
 
 def write_table(table: pa.Table) -> Callable[[BinaryIO], None]:
-    """Return a function that writes `table` to a sink as one Arrow IPC file, the format of all parts. Tables
-    of more than 64 KiB are compressed with zstd.
-    """
+    """Return a function that writes `table` to a sink as one Arrow IPC file, the format of all parts."""
 
     def write(sink: BinaryIO) -> None:
         # One thread: a task has one core, and for small buffers several take twice as long.
@@ -223,8 +208,7 @@ def read_table(
     directory: Location, record: FileRecord, columns: Iterable[str], expected: Mapping[str, str]
 ) -> pa.Table:
     """Read some columns of a step's Arrow file, each as at most one chunk, after verifying the file's
-    checksum. Raises CorruptFileError unless the file's columns and their types are exactly those in
-    `expected`.
+    checksum. Raises CorruptFileError unless the file's columns and types are exactly those in `expected`.
     """
     wanted = list(columns)
     return _read(directory, record, lambda path: _columns(path, wanted, expected))
@@ -245,8 +229,8 @@ def _read(directory: Location, record: FileRecord, read: Callable[[Path], Value]
 
 
 def open_table(path: Path) -> pa.NativeFile:
-    """Open an Arrow file. A file of at most 1 MiB is read into memory whole, because Arrow hands every read
-    from a file to another thread.
+    """Open an Arrow file. A file of at most 1 MiB is read into memory, because Arrow hands every read from a
+    file to another thread.
     """
     source = pa.OSFile(lent(path))
     if source.size() > _LARGE:
@@ -280,10 +264,8 @@ def check_accounting(
     manifest: StepManifest, rows_expected: Mapping[tuple[str, int], int], counts: Mapping[str, Counts]
 ) -> None:
     """Raise AccountingError unless every document of every part is kept, dropped by a rule, or quarantined
-    for a reason. Also raise it if the step's parts, or the number of documents in a part, differ from
-    `rows_expected`: the number of rows of each input part, by (source, index).
-
-    `counts` has the counts of each part by its name, `source/00000`.
+    for a reason, and the parts and their numbers of documents are those in `rows_expected`, by (source,
+    index). `counts` is by part name, `source/00000`.
     """
     where = f"step {manifest.step}"
     for part in manifest.parts:
@@ -317,8 +299,8 @@ def publish(root: Location, name: str, manifest: StepManifest, check: Check) -> 
 
 
 def publish_first(root: Location, name: str, manifest: StepManifest, check: Check) -> StepManifest:
-    """Publish a step that is not reproducible, as `publish` does, and return the published manifest. If
-    several builds make the step, the first build to finish publishes it, and the others return its manifest.
+    """Publish a step that is not reproducible, and return the published manifest, which is that of the first
+    of several builds to finish.
     """
     facts = {"format": STEP_FORMAT, **manifest.facts_on_disk()}
     while not write_new_json(root / name / "manifest.json", facts, check):
@@ -332,9 +314,7 @@ def publish_first(root: Location, name: str, manifest: StepManifest, check: Chec
 
 
 def remove_step(directory: Location) -> None:
-    """Remove a step's directory. On a local disk it disappears as a whole; in an object store the manifest is
-    removed first, after which the step no longer exists.
-    """
+    """Remove a step's directory, at once on a local disk; in an object store, the manifest first."""
     if directory.local is None:  # object stores cannot rename; a step without a manifest does not exist
         (directory / "manifest.json").unlink(missing_ok=True)
         directory.remove_tree()
@@ -346,8 +326,7 @@ def remove_step(directory: Location) -> None:
 
 def sweep(root: Location) -> None:
     """Remove what killed commands left at the top of an output: temporary files, and steps whose removal had
-    begun. A running command whose temporary file is removed checks again whether it may write, and writes the
-    file again.
+    begun.
     """
     for left in root.glob(".*.tmp"):
         if left.is_dir():
@@ -357,10 +336,8 @@ def sweep(root: Location) -> None:
 
 
 def load_step(root: Location, name: str) -> StepManifest | None:
-    """Load and verify the manifest in a step's directory. Return None if the step is not published, or does
-    not count as published because it may hold a document that was forgotten (`tombstone.is_current`).
-
-    A local manifest is cached per process until its file changes, so treat the result as read-only.
+    """Load and verify the manifest in a step's directory. Return None if the step is not published, or may
+    hold a document that was forgotten. A local manifest is cached, so treat the result as read-only.
     """
     path = root / name / "manifest.json"
     try:
@@ -404,10 +381,8 @@ class CorpusManifest:
 
 
 def save_corpus(directory: Location, manifest: CorpusManifest, check: Check, name: str = "manifest.json") -> None:
-    """Publish a corpus: write its manifest, the file `name`, into its directory.
-
-    `check` raises an error if the corpus must not be published, for example because a step is missing or
-    documents were forgotten. Raises ConflictError if another command keeps removing the unfinished file.
+    """Write the manifest of a corpus, the file `name`. `check` raises an error if the corpus must not be
+    published. Raises ConflictError if another command keeps removing the unfinished file.
     """
     try:
         write_json(directory / name, {"format": CORPUS_FORMAT, **plain(manifest)}, check)
@@ -418,8 +393,8 @@ def save_corpus(directory: Location, manifest: CorpusManifest, check: Check, nam
 
 
 def variant_file(name: str) -> str:
-    """Return the file name of a variant's manifest. A variant is a corpus in the same directory as another
-    corpus; steps that are the same in both are shared.
+    """Return the file name of a variant's manifest. A variant is a corpus in the same directory as another,
+    with which it shares the steps that are the same.
     """
     return f"{_VARIANT}{name}.json"
 
@@ -430,8 +405,8 @@ def variants_in(directory: Place) -> list[Place]:
 
 
 def load_corpus(directory: Location) -> CorpusManifest:
-    """Load the manifest of a corpus, given its directory or the path of the manifest itself. Raises UserError
-    if there is no corpus manifest, or one of another format version.
+    """Load the manifest of a corpus, given its directory or the path of the manifest. Raises UserError if
+    there is none of this format version.
     """
     path = directory if directory.suffix == ".json" else directory / "manifest.json"
     try:
@@ -449,8 +424,8 @@ def load_corpus(directory: Location) -> CorpusManifest:
 
 
 def bytes_per_token(manifest: CorpusManifest) -> dict[str, float]:
-    """Return the number of UTF-8 bytes of text per token for each source, from the first shard set. Sources
-    without tokens are left out.
+    """Return the number of UTF-8 bytes of text per token for each source with tokens, from the first shard
+    set.
     """
     if not manifest.shard_sets:
         return {}
@@ -464,8 +439,8 @@ def bytes_per_token(manifest: CorpusManifest) -> dict[str, float]:
 
 
 def without_validation(manifest: CorpusManifest) -> dict[str, list[str]]:
-    """Return, by shard set, the domains that have shards but no validation shard. Sources that come with a
-    split of their own are ignored. Shard sets without any such domain are left out.
+    """Return, by shard set, the domains without a validation shard, except those of sources that come with a
+    split of their own.
     """
     given = {source for source, facts in manifest.sources.items() if "splits" in facts}
     missing_in = {}

@@ -1,5 +1,5 @@
 """Mixture weights by strategy. A build publishes weights as suggestions; a trainer computes weights for its
-own token budget. A corpus file contains no weights, because sources are mixed only during training.
+own token budget.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,8 @@ def proportional(tokens: Mapping[str, int]) -> dict[str, float]:
 
 
 def temperature(tokens: Mapping[str, int], exponent: float = 0.3) -> dict[str, float]:
-    """Weight sources by tokens ** exponent, normalised to add up to 1; all weights are 0 if there are no
-    tokens. The default exponent, 0.3, is that of XLM-R (Conneau et al. 2020, section 3.1) and mT5 (Xue et al.
-    2021).
+    """Weight sources by tokens ** exponent, normalised to add up to 1. The default exponent, 0.3, is that of
+    XLM-R (Conneau et al. 2020, section 3.1) and mT5 (Xue et al. 2021).
     """
     powers = {source: float(count) ** exponent if count else 0.0 for source, count in tokens.items()}
     total = sum(powers.values())
@@ -25,11 +24,10 @@ def temperature(tokens: Mapping[str, int], exponent: float = 0.3) -> dict[str, f
 
 def unimax(tokens: Mapping[str, int], budget: float, max_epochs: float = 4.0) -> dict[str, float]:
     """Weight sources by UniMax (Chung et al. 2023, algorithm 1): as uniformly as possible without reading any
-    source more than `max_epochs` times. If `budget` exceeds `max_epochs` epochs of all sources, the weights
-    are proportional to the tokens. The weights add up to 1, or are all 0 if there are no tokens or `budget`
-    is 0.
+    source more than `max_epochs` times. If `budget`, in tokens, exceeds `max_epochs` epochs of all sources,
+    the weights are proportional to the tokens.
 
-    `budget` is in tokens. Up to four epochs are almost as good as fresh data (Muennighoff et al. 2023).
+    Up to four epochs are almost as good as fresh data (Muennighoff et al. 2023).
     """
     left, allotted = float(budget), dict.fromkeys(tokens, 0.0)
     smallest_first = sorted(tokens, key=lambda source: (tokens[source], source))

@@ -1,5 +1,5 @@
 """Parts. A part is one file of a source's documents; the columns that steps add to these documents are stored
-in separate files. Documents and columns are read together only through `Part`, which aligns them by row.
+in separate files, which `Part` aligns by row.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,9 +21,7 @@ DOCUMENT_COLUMNS = ("id", "text", "source", "url", "meta")
 
 @dataclass(frozen=True)
 class Annotation:
-    """The columns that one step wrote for one part, with their types in `schema`. They are in `file` or, for
-    example if several steps run in one task, in memory (`table`).
-    """
+    """The columns that one step wrote for one part, in `file` or in memory (`table`)."""
 
     step: str
     directory: Location
@@ -48,10 +46,8 @@ class Part:
     """A document part with some or all of its annotations, in the order of the steps.
 
     `documents` is the file of the document columns in `directory`, and `schema` has their types. `types` has
-    the type of every annotation column of the build, and `order` the names of its steps. `tokenizer_share` is
-    the source's weight in the training text of tokenizers. `loaded` holds the document columns if a task has
-    already read them. `given` is the division into training, validation and test documents that the source
-    comes with, if any.
+    the type of every annotation column of the build, and `order` the names of its steps. `loaded` holds the
+    document columns if a task has already read them.
     """
 
     source: str
@@ -80,9 +76,8 @@ class Part:
 
     def table(self, columns: Iterable[str | TableInput], rows: pa.Array | None = None) -> pa.Table:
         """Read some columns, each as at most one chunk. A string is short for `column_named(string)`. `rows`
-        are the indices of the rows to return; None returns all.
-
-        A column that no step wrote for this part is null, or left out if it is optional.
+        are the indices of the rows to return; None returns all. A column that no step wrote for this part is
+        null, or left out if it is optional.
         """
         inputs = dict.fromkeys(column_named(each) if isinstance(each, str) else each for each in columns)
         wanted = [
@@ -113,15 +108,15 @@ class Part:
         return pc.indices_nonzero(pc.is_null(self.drop()))
 
     def drop(self, upto: str | None = None) -> pa.Array:
-        """Return the rule that dropped each document, or null. It is the first non-null `drop` of the steps
-        up to and including `upto`, or of all steps.
+        """Return the rule that dropped each document, or null: the first non-null `drop` of the steps up to
+        and including `upto`.
         """
         columns = [a.column(DROP).combine_chunks() for a in self._upto(upto) if DROP in a.schema]
         return pc.coalesce(*columns) if columns else pa.nulls(self.rows, pa.string())
 
     def edits(self, upto: str | None = None, rows: pa.Array | None = None) -> pa.Array | None:
-        """Return the composed edits of the steps up to and including `upto`, or of all steps, for all rows or
-        only for `rows`; None if none of these steps edits.
+        """Return the composed edits of the steps up to and including `upto`; None if none of these steps
+        edits.
         """
         columns = self.edit_columns(upto)
         columns = columns if rows is None else [column.take(rows) for column in columns]
@@ -132,8 +127,8 @@ class Part:
         return [_chunk(a.column(EDITS_COLUMN)) for a in self._upto(upto) if EDITS_COLUMN in a.schema]
 
     def edits_of(self, text: Text, rows: pa.Array | None = None) -> pa.Array | None:
-        """Return the composed edits that turn the stored text into `text`, for all rows or only for `rows`;
-        None if no step contributes edits to `text`.
+        """Return the composed edits that turn the stored text into `text`; None if no step contributes edits
+        to `text`.
         """
         return self.edits(text.upto, rows) if text.edited else None
 
@@ -145,17 +140,17 @@ class Part:
         return edits if applied is None else map_back(applied, edits)
 
     def emptied(self, edits: pa.Array) -> np.ndarray:
-        """Return, for each document, whether a further step's `edits` of the stored text, combined with those
-        of all earlier steps, leave it without visible characters, bool [rows]. False for documents that the
-        further step does not edit.
+        """Return, for each document, whether a further step's `edits`, combined with those of all earlier
+        steps, leave it without visible characters, bool [rows]. False for documents that the further step
+        does not edit.
         """
         if not len(edits.flatten()):
             return np.zeros(self.rows, bool)
         return find_emptied(_chunk(self.table(("text",))["text"]), [*self.edit_columns(), edits])
 
     def splits(self) -> pa.Array | None:
-        """Return the split that each document has in the source, such as `validation`, string [rows]. Return
-        None if the source comes without a split.
+        """Return the split that each document has in the source, string [rows]; None if the source comes
+        without one.
         """
         if self.given is None:
             return None
@@ -164,9 +159,7 @@ class Part:
         return self.given.label(docs, self.source)
 
     def held_out(self) -> np.ndarray:
-        """Return, for each document, whether it is in the validation or test split that its source comes with
-        (`given_split`), bool [rows].
-        """
+        """Return, for each document, whether the source assigns it to validation or test, bool [rows]."""
         labels = self.splits()
         return np.zeros(self.rows, bool) if labels is None else is_held_out(labels)
 
@@ -175,8 +168,8 @@ class Part:
         return any(column in annotation.schema for annotation in self.annotations)
 
     def kept_text_bytes(self, training: bool = False) -> int:
-        """Return the size in UTF-8 bytes of the edited text of all documents without a `drop`. With
-        `training`, documents that the source itself assigns to validation or test do not count.
+        """Return the size in UTF-8 bytes of the edited text of all documents without a `drop`; with
+        `training`, only of those that are not held out.
         """
         kept = pc.is_null(self.drop()).to_numpy(zero_copy_only=False)
         rows = pa.array(np.flatnonzero(kept & ~self.held_out() if training else kept))

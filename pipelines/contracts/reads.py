@@ -1,6 +1,4 @@
-"""The inputs of a stage: a union of small types. A plan resolves them to earlier steps, and `Part.table`
-turns each `TableInput` into a column.
-"""
+"""The inputs of a stage. A plan resolves them to earlier steps."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,8 +10,8 @@ _STORED, _EDITED, _UPTO = "text", "edited_text", "text@"
 
 @dataclass(frozen=True)
 class Text:
-    """One text of each document: the stored text or, if `edited`, the text after the edits of earlier steps.
-    With `upto`, which requires `edited`, only the edits of steps up to and including `upto` are applied.
+    """The stored text of each document or, if `edited`, the text after the edits of earlier steps. With
+    `upto`, which requires `edited`, only the edits of steps up to and including `upto` are applied.
     """
 
     edited: bool = False
@@ -72,8 +70,8 @@ class TokenizerShares:
 
 @dataclass(frozen=True)
 class GivenSplits:
-    """The split into training, validation and test documents that a source comes with, for every source that
-    has one. A stage reads it from `Part.splits`. With `required`, at least one source must come with a split.
+    """The split that a source comes with, read from `Part.splits`. With `required`, at least one source must
+    come with a split.
     """
 
     required: bool = False

@@ -28,7 +28,7 @@ class ReadsText(Stage):
         return (self.input_text,)
 
     def judges(self) -> frozenset[str]:
-        """Return the units by which the stage decides what to remove: a subset of `lines` and `words`. A plan
+        """Return the units by which the stage decides what to remove, out of `lines` and `words`. A plan
         warns about sources whose text lacks these units.
         """
         return frozenset()

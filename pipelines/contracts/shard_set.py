@@ -1,7 +1,7 @@
 """Token shards: the contract between pipelines and trainers. docs/shard_format.md describes the bytes.
 
-A shard is one uncompressed Arrow IPC file with one record batch. It is memory-mapped, so opening it copies
-nothing. Shards hold no special tokens; readers add them.
+A shard is one uncompressed Arrow IPC file with one record batch, which is memory-mapped. Shards hold no
+special tokens; readers add them.
 """
 
 import json
@@ -28,10 +28,7 @@ SPAN_TYPES: tuple[SpanType, ...] = get_args(SpanType)
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """One shard of a shard set: its file, and how many documents, tokens and UTF-8 bytes of text it holds.
-    `group` is empty if the source is not split into groups. `pairs` counts the documents with a target; it is
-    0 without the column `target`.
-    """
+    """One shard of a shard set. `pairs` counts the documents with a target."""
 
     path: str
     bytes: int
@@ -57,9 +54,7 @@ class ShardRecord:
 
 @dataclass(frozen=True)
 class TokenizerRecord:
-    """The tokenizer of a shard set, with its checksum and properties. `path` leads to its tokenizer.json and
-    is relative to the corpus directory.
-    """
+    """The tokenizer of a shard set. `path` is that of tokenizer.json, relative to the corpus directory."""
 
     path: str
     bytes: int
@@ -77,7 +72,7 @@ class TokenizerRecord:
 @dataclass(frozen=True)
 class ShardSet:
     """All shards made with one tokenizer. `dtype` is uint16 or uint32; `columns` are the optional columns
-    written, and `span_types` the types of spans in the column `spans`.
+    written.
     """
 
     tokenizer: TokenizerRecord
@@ -96,8 +91,7 @@ def shard_set_of(facts: Mapping[str, Any]) -> ShardSet:
 
 def choose_shard_set(sets: Mapping[str, ShardSet], name: str | None, where: str) -> tuple[str, ShardSet]:
     """Return (name, shard set) for the shard set called `name`, or for the only shard set if `name` is None.
-    Raises UserError, with a message that begins with `where`, if there is no such shard set, or if `name` is
-    None and there are several.
+    Raises UserError, with a message that begins with `where`, if that is not possible.
     """
     if not sets:
         raise UserError(f"{where}: the corpus has no shards; add a `shards` step and build it again")
@@ -191,8 +185,8 @@ def write_shard(
 
 
 def open_shard(directory: Location, record: FileRecord) -> Shard:
-    """Map a shard into memory, after verifying its checksum. Raises CorruptFileError if the file is missing
-    or differs from `record`, or if it is not a shard of this format.
+    """Map a shard into memory, after verifying its checksum. Raises CorruptFileError if the file is missing,
+    differs from `record` or is not a shard of this format.
     """
     path = directory.verify(record)
     try:
@@ -237,8 +231,8 @@ def _flat(column: pa.LargeListArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _numbers(column: pa.Array) -> np.ndarray:
-    """Return the numbers of a column as an array, without pyarrow's `to_numpy`, which imports pandas and so
-    delays the start of small runs. Raises ArrowInvalid if a value is null.
+    """Return a column as an array, without pyarrow's `to_numpy`, which imports pandas and so delays the start
+    of small runs.
     """
     if column.null_count:
         raise pa.ArrowInvalid(f"{column.null_count} values are null, expected none")

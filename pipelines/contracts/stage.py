@@ -39,7 +39,7 @@ class Cluster(Protocol):
         order.
 
         A UserError of a task is raised at once. A task that fails three times with other errors raises
-        UserError with `label(item)` and the reason.
+        UserError.
         """
         ...
 
@@ -88,8 +88,8 @@ class Stage:
 
     @property
     def extrapolates(self) -> bool:
-        """Whether a random sample can estimate the effect of the stage on the whole corpus: true only if the
-        stage's output for a document depends little or not at all on the number of other documents.
+        """Whether a random sample can estimate the effect of the stage on the whole corpus: the output for a
+        document depends little or not at all on the number of other documents.
         """
         return True
 
@@ -107,8 +107,7 @@ class Stage:
         """Return the columns this stage adds; `drop` and `edits` have their reserved meaning.
 
         A stage whose edits may empty a document writes both columns, and drops emptied documents by a rule
-        whose name ends in `.empty`. For a part stage, pipelines.building.annotate does this by the rule
-        `STEP.empty`, except for documents that the stage itself drops.
+        whose name ends in `.empty`. For a part stage, pipelines.building.annotate drops them.
         """
         return pa.schema([])
 
@@ -154,7 +153,7 @@ class Stage:
 
     def accepts(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Return, by column, the definitions (`definition_of` in contracts/columns.py) that the stage
-        accepts. A column of `read_columns()` that is not listed may have any definition.
+        accepts. Columns that are not listed may have any definition.
         """
         return {}
 
@@ -203,8 +202,7 @@ def annotate_checked(stage: PartStage, docs: pa.Table) -> pa.Table:
     """Run `stage.annotate`, and return the columns of `writes()`, cast to their declared types.
 
     Raises UserError if the stage returns anything but a table with exactly these columns in this order, and
-    StageOutputError if it returns more or fewer rows than documents. Errors of the stage itself and of
-    casting pass through.
+    StageOutputError if it returns more or fewer rows than documents.
     """
     table, schema = stage.annotate(docs), stage.writes()
     if not isinstance(table, pa.Table) or table.column_names != schema.names:

@@ -1,10 +1,8 @@
 """Tombstones: the records that a corpus directory has forgotten and must not read again.
 
 The mark of a tombstone is a digest of its records. Every step and every receipt carries the mark of the
-tombstone under which it was made. If that is no longer the current mark, the step or receipt may hold a
-forgotten document, and `load_step` and `StepOutput.receipt` treat it as absent. (`load_step` makes an
-exception while `forget` is unfinished; see `is_current`.) A task or build that was suspended while `forget`
-ran therefore cannot bring a document back.
+tombstone under which it was made, and is normally treated as absent if that is no longer the current mark
+(see `is_current`). A build that was suspended while `forget` ran therefore cannot bring a document back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,17 +38,15 @@ def read_tombstone(output: Location) -> dict[str, Any]:
 
 
 def write_tombstone(output: Location, tombstone: dict[str, Any], check: Check | None = None) -> None:
-    """Write a tombstone in the form that `read_tombstone` returns, if `check` passes.
-
-    `check`, if given, must raise an error if another process may have written a tombstone since this one was
-    read, because that process's records would be lost.
+    """Write a tombstone in the form that `read_tombstone` returns. `check` must raise an error if another
+    process may have written one since it was read, because that process's records would be lost.
     """
     write_json(output / _FILE, tombstone, check)
 
 
 def mark_of(records: Mapping[str, Sequence[str]]) -> str:
-    """Return the mark of forgotten records, which are given as sorted `path#record` by source. It is a
-    digest, or an empty string if there are no records.
+    """Return the mark of forgotten records (sorted `path#record` by source); an empty string if there are
+    none.
     """
     return digest({source: list(names) for source, names in records.items()}) if records else ""
 
@@ -63,9 +59,8 @@ def current_mark(output: Location) -> str:
 
 
 def is_current(output: Location, mark: str) -> bool:
-    """Return whether a step with this mark counts as published: if anything was forgotten, the mark must be
-    that of the current tombstone. While a removal is unfinished, the mark of the previous tombstone also
-    counts, because `forget` has not rewritten all steps yet.
+    """Return whether a step with this mark counts as published. While a removal is unfinished, the mark of
+    the previous tombstone also counts, because `forget` has not rewritten all steps yet.
     """
     tombstone = read_tombstone(output)
     records: dict[str, list[str]] = tombstone["records"]

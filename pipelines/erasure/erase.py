@@ -27,10 +27,9 @@ from pipelines.planning.corpus import CorpusConfig
 
 def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath | None) -> None:
     """Forget the documents listed in the files `ids` and `urls`, one id or URL per line; without either,
-    finish an interrupted run. Print what was done, and scan the corpus directory to check that the documents
-    are gone. If `runs` is given, also print which training runs below it may have read them.
-
-    Raises CorruptFileError if the scan still finds one of them.
+    finish an interrupted run. Print what was done and, if `runs` is given, which training runs below it may
+    have read the documents. Raises CorruptFileError if a scan of the corpus directory still finds one of
+    them.
     """
     console = Console(highlight=False, markup=False)
     directory = _require_local(corpus)
@@ -69,8 +68,8 @@ def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath
 def _find_targets(
     corpus: Corpus, identifiers: Sequence[str], addresses: Sequence[str]
 ) -> tuple[list[bytes], list[str]]:
-    """Return the ids of the documents to forget, and the texts of those that have not been removed yet. If an
-    earlier run of `forget` was interrupted, its documents are returned instead of the requested ones.
+    """Return the ids of the documents to forget, and the texts of those that have not been removed yet. The
+    documents of an interrupted run take precedence over the requested ones.
     """
     pending = [corpus.find(doc["id"]) for doc in read_tombstone(corpus.directory)["pending"]]
     documents = pending or find_documents(corpus, identifiers, addresses)
@@ -97,9 +96,6 @@ def _read_lines(path: Path | None) -> list[str]:
 
 
 def _describe_runs(runs: LocalPath, directory: LocalPath) -> list[str]:
-    """Return one line for each training run under `runs` that read the forgotten documents, or may have read
-    them. If there is no such run, return one line that says so.
-    """
     before = read_tombstone(directory)["before"]
     lines = []
     for record in sorted(runs.rglob("run.json")):
@@ -134,7 +130,7 @@ def _directories(corpora: Sequence[str]) -> set[Path]:
 
 def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool, keep: int = KEPT) -> None:
     """List the step directories and search indexes that nothing uses, and all earlier builds except the last
-    `keep`; with `delete`, remove them. Steps of the last `keep` earlier builds count as used.
+    `keep`; with `delete`, remove them.
     """
     console = Console(highlight=False, markup=False)
     output = _require_local(configs[0].place)

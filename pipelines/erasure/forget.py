@@ -73,10 +73,7 @@ class _Doc:
 
 def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[str]) -> list[Located]:
     """Return the documents with these ids (printed or hex), and all documents with these URLs (as stored, or
-    in normal form if a step wrote `url_normal`).
-
-    Raises UserError for an id that the corpus does not know. Records that were set aside hold no text and are
-    skipped.
+    in normal form if a step wrote `url_normal`). Raises UserError for an unknown id.
     """
     documents = {}
     for identifier in identifiers:
@@ -103,9 +100,9 @@ def forget(
     """Forget documents. Without ids or URLs, finish an interrupted run. Return (printed ids, number of files
     rewritten).
 
-    `check` must raise an error if this process has lost its lease on the directory. Raises UserError if a run
-    for other documents was interrupted, for an id that the corpus does not know, or if there is nothing to
-    forget, and ConflictError if another corpus is published meanwhile.
+    `check` must raise an error if this process has lost its lease on the directory. Raises UserError for an
+    unknown id or if a run for other documents was interrupted, and ConflictError if another corpus is
+    published meanwhile.
     """
     tombstone = _begin(directory, identifiers, urls, check)
     docs, mark = [_Doc(**entry) for entry in tombstone["pending"]], digest(tombstone["records"])
@@ -126,9 +123,7 @@ def forget(
 def _begin(
     directory: LocalPath, identifiers: Sequence[str], urls: Sequence[str], check: Callable[[], None]
 ) -> dict[str, Any]:
-    """Write the tombstone, and return it. A build that began earlier fails when it next checks the tombstone
-    (`StepOutput.check_forgotten`).
-    """
+    """Write the tombstone, and return it. A build that began earlier fails when it next checks the tombstone."""
     corpus = open_corpus(directory)
     tombstone = read_tombstone(directory)
     before = deepcopy(tombstone)
@@ -164,7 +159,7 @@ def _reads(corpus: Corpus) -> set[str]:
 
 def _rewrite_steps(directory: LocalPath, docs: Sequence[_Doc], mark: str) -> int:
     """Rewrite the steps of the corpus until all of them carry `mark`, because a build that began earlier may
-    still publish a step with an old mark. Return the number of files rewritten, without the funnel's.
+    still publish a step with an old mark. Return the number of files rewritten.
     """
     written = 0
     while steps := [step for step in open_corpus(directory).steps if step.manifest.facts.get(FORGOTTEN) != mark]:
@@ -177,9 +172,6 @@ def _rewrite_steps(directory: LocalPath, docs: Sequence[_Doc], mark: str) -> int
 
 
 def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
-    """Remove the documents from the files of a step, and return the number of files rewritten. The funnel is
-    skipped; `_recount` rewrites it.
-    """
     if step.label == "funnel":
         return 0
     manifest = step.manifest
@@ -212,8 +204,8 @@ def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
 
 
 def _new_name(path: str, mark: str) -> str:
-    """Return a new path for a rewritten file, in the same directory. The name contains digits of the
-    tombstone's mark, so that the old file stays until the manifest changes.
+    """Return a new path for a rewritten file, in the same directory. The old file stays until the manifest
+    changes.
     """
     directory, slash, name = path.rpartition("/")
     stem, dot, suffix = name.rpartition(".")
@@ -239,9 +231,7 @@ def _subtract(counts: dict[str, Counts], source: str, rows: pa.Table, stage: str
 def _rewrite_file(
     out: StepOutput, record: FileRecord, docs: Sequence[_Doc], renamed: dict[str, str], mark: str
 ) -> FileRecord:
-    """Rewrite a file that is not a part, if it concerns one of the documents. Return the record of the new
-    file, or of the unchanged one.
-    """
+    """Rewrite a file that is not a part, if it concerns one of the documents."""
     if not record.path.endswith(".arrow"):
         return record
     schema = read_schema(out.directory, record)
@@ -277,9 +267,7 @@ def _documents_of_unit(index: Location, docs: Sequence[_Doc]) -> list[_Doc]:
 
 
 def _update_index(table: pa.Table, held: Sequence[_Doc], renamed: dict[str, str]) -> pa.Table:
-    """Return an index of files in which the documents count as quarantined records. `renamed` maps the names
-    of rewritten parts to their new names.
-    """
+    """Return an index of files in which the documents count as quarantined records."""
     by_key: dict[int, list[int]] = {}
     for doc in held:
         by_key.setdefault(int(doc.id[:16], 16), []).append(doc.record)
@@ -305,9 +293,6 @@ def _extend_quarantine(table: pa.Table, held: Sequence[_Doc]) -> pa.Table:
 def _rewrite_shards(
     out: StepOutput, facts: dict[str, Any], files: Sequence[FileRecord], docs: Sequence[_Doc], mark: str
 ) -> tuple[dict[str, Any], list[FileRecord]]:
-    """Rewrite the shards that hold the documents, and return the step's facts and files with the new shards.
-    `facts["shards"]` names the shard files relative to the corpus directory.
-    """
     ids = pa.array([bytes.fromhex(doc.id) for doc in docs], ID)
     shards, changed = [], {}
     for entry in facts["shards"]:
@@ -406,9 +391,6 @@ def _publish_corpus(corpus: Corpus, records: dict[str, list[str]], mark: str) ->
 def _remove_old_files(directory: LocalPath, corpus: Corpus) -> None:
     """Remove the files of each step that its manifest does not name, and sync the directories, so that a
     power failure cannot bring the files back.
-
-    After a removal a directory is listed again, because a build that began earlier may have given a file its
-    final name in the meantime.
     """
     for step in corpus.steps:
         known = {"manifest.json", "run.json", *(part.file.path for part in step.manifest.parts)}

@@ -17,8 +17,8 @@ from pipelines.planning.published import add_published_files
 
 @dataclass(frozen=True)
 class UnreachedStep:
-    """A step directory, or a directory of a search index, that nothing uses. `bytes` is the size of all its
-    files, and `published` says whether it was finished.
+    """A step directory, or a directory of a search index, that nothing uses. `published` says whether it was
+    finished.
     """
 
     path: LocalPath
@@ -29,11 +29,9 @@ class UnreachedStep:
 def find_unreached(
     configs: Sequence[CorpusConfig], output: LocalPath, surplus: Collection[LocalPath] = ()
 ) -> list[UnreachedStep]:
-    """Return the unused steps in the output of the configurations, and the search indexes that
-    `list_stale_indexes` finds there. A step is used if it is in the plan of a configuration, or belongs to
-    the published corpus, to a variant, or to an earlier build whose manifest is not in `surplus`.
-
-    Raises UserError if the configurations have different outputs.
+    """Return the unused steps and stale search indexes in the output of the configurations. A step is used if
+    it is in the plan of a configuration, or belongs to the published corpus, to a variant, or to an earlier
+    build whose manifest is not in `surplus`.
     """
     outputs = {config.output for config in configs}
     if len(outputs) != 1:
@@ -49,10 +47,8 @@ def find_unreached(
 
 def remove_steps(steps: Sequence[UnreachedStep], check: Callable[[], None]) -> None:
     """Remove the directories of steps or search indexes. `check` is called before each removal, and must
-    raise an error if this process may no longer remove anything.
-
-    Raises ConflictError if a corpus, a variant or an earlier build uses one of the steps, so remove the
-    manifests of surplus builds first.
+    raise an error if this process may no longer remove anything. Raises ConflictError if a corpus, a variant
+    or an earlier build uses one of the steps.
     """
     for step in steps:
         check()

@@ -33,7 +33,7 @@ def make_probes(texts: Sequence[str]) -> list[bytes]:
 @dataclass(frozen=True)
 class Hit:
     """A file in which `scan` found an excerpt or an id. `ids` are the document ids (16 bytes each) of the
-    matching rows, if the file has ids.
+    matching rows.
     """
 
     path: str
@@ -42,10 +42,8 @@ class Hit:
 
 def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tuple[list[Hit], int, int]:
     """Return the files that contain an excerpt in `probes` or a row of a document in `ids`, and the numbers
-    of files and of bytes read.
-
-    In Arrow files, ids and the decoded values of string columns are searched; all other files are searched
-    byte by byte, only for excerpts. Raises CorruptFileError for an unreadable file.
+    of files and of bytes read. Only Arrow files are searched for ids. Raises CorruptFileError for an
+    unreadable file.
     """
     hits, files, size = [], 0, 0
     wanted = pa.array(ids, ID)

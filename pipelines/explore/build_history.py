@@ -16,11 +16,9 @@ _DIGITS = 12  # of a fingerprint; six are enough to name a build
 
 @dataclass(frozen=True)
 class BuildRecord:
-    """One build of a corpus. `file` is its manifest. `replaced` is the time at which the next build replaced
-    it, or None for the published build. `documents` is the number of documents that the build keeps.
-    `changed` lists the steps whose fingerprints do not occur in the build that `builds_of` yields before this
-    one, or is None for the first. `is_whole` says whether all its steps still exist, so that it can be
-    compared.
+    """One build of a corpus. `replaced` is the time at which the next build replaced it, or None for the
+    published build. `changed` lists the steps whose fingerprints do not occur in the build that `builds_of`
+    yields before this one, or is None for the first. `is_whole` says whether all its steps still exist.
     """
 
     fingerprint: str

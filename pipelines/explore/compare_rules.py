@@ -1,8 +1,5 @@
-"""Compare rule sets on a built corpus: which documents each set drops, and how far the sets agree.
-
-Implementations of one paper's rules differ, and the name of a rule set says little about what it drops. The
-comparison reads stored columns part by part, with one part in memory at a time. It is exact, and covers
-documents whether or not the corpus keeps them.
+"""Compare rule sets on a built corpus: which documents each set drops, and how far the sets agree. The
+comparison is exact, and covers documents whether or not the corpus keeps them.
 """
 
 import heapq
@@ -105,8 +102,8 @@ class Comparison:
 
     @property
     def dropped_by(self) -> Counter[int]:
-        """The number of documents dropped by exactly k rule sets, for each k. A rule set drops nothing in a
-        source that lacks its columns. Documents of sources that lack the columns of all sets are not counted.
+        """The number of documents dropped by exactly k rule sets, for each k. Documents of sources that lack
+        the columns of all sets are not counted.
         """
         counts: Counter[int] = Counter()
         for tally in self.tallies.values():
@@ -126,8 +123,7 @@ class Comparison:
     def samples(self, name: str, count: int) -> list[tuple[str, str]]:
         """Return (printed id, reason) for up to `count` documents that only the rule set `name` drops or, if
         `name` is empty, that all compared sets drop. At most `samples` of `compare_rules` per source are
-        available. The reason is the rule of this set (of the first set, if `name` is empty) that drops the
-        document.
+        available.
         """
         tallies = [t for t in self.tallies.values() if name or len(t.sets) == len(self.compared)]
         chosen = heapq.nsmallest(count, (entry for t in tallies for entry in t.samples.get(name, ())))
@@ -141,11 +137,9 @@ def _pair(tally: Tally, one: str, other: str) -> tuple[int, int, int]:
 
 
 def compare_rules(directory: Location, names: Sequence[str] = (), samples: int = 0) -> Comparison:
-    """Apply rule sets (default: all) to every document. A rule set is skipped in sources that lack the
-    columns it reads. `samples` limits the size of each sample in `Tally.samples`.
-
-    Raises UserError for an unknown name or negative `samples`, if no source has the columns of a set that was
-    given by name, or if no source has the columns of any set.
+    """Apply rule sets (default: all) to every document of the sources that have the columns they read.
+    `samples` limits the size of each sample in `Tally.samples`. Raises UserError for an invalid argument, if
+    no source has the columns of a set that was given by name, or if no set can be applied.
     """
     for name in names:
         if name not in RULE_SETS:
@@ -220,9 +214,6 @@ def _count_part(tally: Tally, part: Part, samples: int) -> None:
 
 
 def _sample(into: Sampled, ids: pa.ChunkedArray, reasons: pa.Array, rows: np.ndarray, count: int) -> None:
-    """Add the documents for which `rows`, bool [n], is true to a sample, and keep the `count` documents with
-    the lowest hashes of their ids.
-    """
     if count:
         at = pa.array(np.flatnonzero(rows))
         documents = zip(ids.take(at).to_pylist(), reasons.take(at).to_pylist(), strict=True)
@@ -232,8 +223,7 @@ def _sample(into: Sampled, ids: pa.ChunkedArray, reasons: pa.Array, rows: np.nda
 
 def describe_missing_columns(comparison: Comparison, name: str, most: int) -> list[str]:
     """Describe the columns of a rule set that are missing in at least one source. Return one text for each
-    stage that writes such columns, for example `a, b and 3 more (of STAGE)`. Each text names up to `most`
-    columns.
+    stage that writes such columns, for example `a, b and 3 more (of STAGE)`.
     """
     by_stage: dict[str, dict[str, None]] = {}
     for column in (column for lacking in comparison.missing[name].values() for column in lacking):

@@ -14,12 +14,9 @@ _COLUMNS = 3  # missing columns shown per rule set and stage
 
 
 def show_comparison(comparison: Comparison, samples: int, pairs: int) -> None:
-    """Print how many documents each rule set drops and by which rules, how often the sets agree, and which
-    sets could not be compared. For each set, also print the ids of up to `samples` documents that only this
-    set drops, and finally those of up to `samples` documents that all sets drop.
-
-    `pairs` is the number of pairs of rule sets to show, starting with the pairs that disagree on the most
-    documents; 0 shows all.
+    """Print a comparison of rule sets, with the ids of up to `samples` documents for each set. `pairs` is the
+    number of pairs of rule sets to show, starting with the pairs that disagree on the most documents; 0 shows
+    all.
     """
     console = wide_console()
     corpus, compared = comparison.corpus.manifest, comparison.compared
@@ -105,9 +102,7 @@ def _agreement(comparison: Comparison) -> str:
 
 
 def _top(name: str, reasons: Counter[str]) -> str:
-    """Return the most frequent reasons with their counts, without the family prefix and the variant suffix,
-    because the name of the set already contains them.
-    """
+    """Return the most frequent reasons with their counts, without the family prefix and the variant suffix."""
     family, _, variant = name.partition("@")
     top = sorted(reasons.items(), key=lambda entry: (-entry[1], entry[0]))
     shown = ", ".join(

@@ -31,7 +31,7 @@ class DocumentHistory:
 
 def document_history(corpus: Corpus, identifier: str) -> DocumentHistory:
     """Return the history of a document, which is named by `source/path#record` or by its id in hex. Raises
-    UserError if the id is malformed or there is no such document.
+    UserError if there is no such document.
     """
     located = corpus.find(identifier)
     origin = (located.printed, located.source, located.path, located.record)
@@ -45,8 +45,8 @@ def document_history(corpus: Corpus, identifier: str) -> DocumentHistory:
 
 def written_values(corpus: Corpus, part: Part, annotation: Annotation, *, raw: bool = False) -> dict[str, Any]:
     """Return the columns that a step wrote for one document, with their values, but without edits. `part`
-    must hold only this document, and `annotation` must be in memory. Unless `raw`, the source's pii steps
-    redact personal data in string columns other than `drop`.
+    must hold only this document, and `annotation` must be in memory. Unless `raw`, personal data in string
+    columns other than `drop` is redacted.
     """
     assert annotation.table is not None
     row = annotation.table.to_pylist()[0]

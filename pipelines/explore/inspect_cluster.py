@@ -1,8 +1,4 @@
-"""Inspect a cluster of duplicates: its members, and how they differ from the member that is kept.
-
-Text is escaped, as in all output of documents. Unless raw text is requested, the output shows the edited text
-with personal data redacted.
-"""
+"""Inspect a cluster of duplicates: its members, and how they differ from the member that is kept."""
 
 import difflib
 from collections.abc import Iterator
@@ -26,12 +22,9 @@ _DIFFERENCES = 12  # differences shown per document
 
 
 def show_cluster(corpus: Location, identifier: str, samples: int, *, raw: bool) -> None:
-    """Print the clusters that contain a document. For each cluster, show the kept member and up to `samples`
-    other members with their differences from it. If the kept member is not in this corpus, the member with
-    the lowest id takes its place.
-
-    Raises UserError if the corpus has no such document, if the document is in no cluster, or if `samples` is
-    below 1.
+    """Print the clusters that contain a document. For each cluster, show one member, normally the kept one,
+    and up to `samples` other members with their differences from it. Raises UserError if the corpus has no
+    such document, or if the document is in no cluster.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")

@@ -1,8 +1,6 @@
-"""Inspect a published corpus: the full history of one document, or a sample of the documents that a rule
-dropped or of the records that were set aside (quarantined) for a reason.
-
-All output is escaped, so that no document can control the terminal. It shows the edited text with personal
-data redacted, unless raw text is requested.
+"""Inspect a published corpus: the full history of one document, or a sample of the documents or records that
+were dropped or set aside (quarantined) for a reason. All output is escaped, so that no document can control
+the terminal.
 """
 
 import difflib
@@ -36,13 +34,9 @@ _WINNERS = ("_cluster", "_winner", "_winners")  # how columns with ids of docume
 
 
 def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
-    """Print the history of a document: its origin, the columns and verdict of every step, its edits, its
-    shard rows and its text. For a record that was set aside, only the reason, the origin and the size are
-    printed.
-
-    `identifier` is `source/path#record` or 32 hex digits. `raw` shows the stored text, the text that edits
-    replaced, and other values without redaction. Raises UserError if the identifier is malformed or the
-    corpus has no such document.
+    """Print the history of a document, or the origin of a record that was set aside. `identifier` is
+    `source/path#record` or 32 hex digits. `raw` shows the stored text and other values without redaction.
+    Raises UserError if the corpus has no such document.
     """
     opened = open_corpus(corpus)
     located = opened.find(identifier)
@@ -70,10 +64,7 @@ def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
 
 def show_rule(corpus: Location, rule: str, samples: int, *, raw: bool) -> None:
     """Print up to `samples` documents that a rule dropped, or the ids and sizes of up to `samples` records
-    that were set aside for a reason.
-
-    Raises UserError if `samples` is below 1, or if no document was dropped by `rule` and no record was set
-    aside for it.
+    that were set aside for a reason. Raises UserError if there are none.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")
@@ -201,9 +192,8 @@ def _format_value(corpus: Corpus | None, name: str, value: Any) -> str:
 
 
 def winner_name(corpus: Corpus, identifier: bytes) -> str:
-    """Return the printed id of the document that a deduplication step preferred. If it is not in this corpus
-    but in one that a step of the corpus file names in `against`, add the directory of that corpus. If it is
-    found in no corpus, return its id in hex with the note `of another corpus`.
+    """Return the printed id of the document that a deduplication step preferred, with the directory of its
+    corpus if it is not in this one. If it is found in no corpus, return its id in hex with a note.
     """
     try:
         return corpus.printed_id(identifier)
@@ -236,8 +226,7 @@ def _explain_drop(corpus: Corpus, step: PublishedStep, rule: str, part: Part) ->
 
 def _tests(step: PublishedStep) -> dict[str, tuple[tuple[str, ...], str]]:
     """Return, for each rule of a filter step, the columns to show and a description of what it keeps. Empty
-    if the step is not a filter, or if its knobs are no longer valid, for example because they name a rule set
-    that no longer exists.
+    if the step is not a filter, or if its knobs are no longer valid.
     """
     from pipelines.stages.decide.filter import Filter
 
@@ -359,9 +348,8 @@ def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -
 
 
 def _show_text(page: Page, corpus: Corpus, part: Part, raw: bool, limits: tuple[int, int]) -> None:
-    """Print the beginning of the only document in `part`. `limits` are the maximum numbers of (characters,
-    lines) to print. Without `raw`, a text that edits have emptied is printed as it was before the step that
-    emptied it.
+    """Print the beginning of the only document in `part`, up to `limits` (characters, lines). Without `raw`,
+    a text that edits have emptied is printed as it was before the step that emptied it.
     """
     name = "text" if raw else "edited_text"
     text = part.table((name,))[name][0].as_py()

@@ -4,9 +4,7 @@
 - Language score (section 4.2): for each language, the median of the scores minus their standard deviation, limited
   to the range from 0.3 to 0.9.
 - Quality and repetition (section 4.4.2): bounds that were made for English are transferred to the distribution of
-  each language, by the method that did best for the family of rules in the paper's ablations (appendix A.7.2). Only
-  rules whose bounds differ by language in the published configurations (github.com/huggingface/fineweb-2, configs)
-  are transferred.
+  each language, by the method that did best for the family of rules in the paper's ablations (appendix A.7.2).
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,10 +56,8 @@ Values = Mapping[str, np.ndarray]
 @dataclass(frozen=True)
 class LanguageThresholds:
     """Thresholds by language for `names`: the language score or rule sets. `rules` have the plain form of a
-    corpus file. `documents` is the number of documents with a score in each language.
-
-    `few` lists the languages for which `default` applies, because at least one column has fewer than `least`
-    values in them.
+    corpus file. `few` lists the languages for which `default` applies, because at least one column has fewer
+    than `least` values in them.
     """
 
     corpus: Corpus
@@ -88,14 +84,11 @@ def language_thresholds(
     directory: Location, names: Sequence[str], reference: str = "en", least: int = 1000
 ) -> LanguageThresholds:
     """Compute thresholds by language for each of `names`, which are `language_score` or rule sets, over all
-    documents that were read, including dropped ones.
+    documents that were read, including dropped ones. In the language `reference`, the bounds of a rule set
+    are used unchanged. The bound on stop words, which are English, always applies to English only.
 
-    In the language `reference`, the bounds of a rule set are used unchanged. The bound on stop words, which
-    are English, always applies to English only.
-
-    Raises UserError for an unknown name or a `least` below 1, and if no source has both a language and a
-    needed column. If bounds are transferred by comparing distributions with the reference language, also
-    raises UserError if the corpus has fewer than `least` values in that language.
+    Raises UserError for an invalid argument, and if the corpus lacks needed columns or, where bounds depend
+    on the distribution of `reference`, has too few values in that language.
     """
     if least < 1:
         raise UserError(f"--least: got {least}, expected 1 or more")
@@ -122,8 +115,8 @@ def language_thresholds(
 
 
 def _tests(name: str) -> list[tuple[Rule, Method | None]]:
-    """Return the rules of a rule set or the language score, each with the method that sets its bounds by
-    language. The method is None for a rule whose bounds are not transferred.
+    """Return the rules of a rule set or the language score, each with the method that transfers its bounds to
+    a language, if any.
     """
     if name == SCORE:
         return [(Rule(signal=SCORE, at_least=LOWEST), "median_std")]
@@ -136,8 +129,8 @@ def _bare(rule: Rule) -> str:
 
 
 def _values(corpus: Corpus, signal: str) -> dict[str, np.ndarray]:
-    """Return the values of a column by language, in ascending order, without null and NaN. Documents whose
-    language is missing or undetermined are left out.
+    """Return the values of a column by language, in ascending order, without null and NaN and without
+    documents of an unknown language.
     """
     chunks: dict[str, list[np.ndarray]] = {}
     parts = [part for part in corpus.parts() if part.has(LANGUAGE) and part.has(signal)]
@@ -188,7 +181,7 @@ def _bounds(rule: Rule, method: Method, values: Values, language: str, reference
 
 def _by_deviations(bound: float, values: np.ndarray, reference: np.ndarray) -> float:
     """Return the value that lies as many standard deviations from the mean of `values` as `bound` lies from
-    the mean of `reference`. If all values of `reference` are equal, return `bound`.
+    the mean of `reference`.
     """
     spread = float(np.std(reference, dtype=np.float64))
     if spread == 0:
@@ -198,9 +191,7 @@ def _by_deviations(bound: float, values: np.ndarray, reference: np.ndarray) -> f
 
 
 def _share_beyond(bound: float, side: str, values: np.ndarray) -> Fraction:
-    """Return the share of the ascending `values` that a bound drops. As in rules, the bound is first
-    converted to the type of the values.
-    """
+    """Return the share of the ascending `values` that a bound drops."""
     edge = values.dtype.type(bound)
     if side == "at_least":
         return Fraction(int(np.searchsorted(values, edge, "left")), len(values))
@@ -208,9 +199,7 @@ def _share_beyond(bound: float, side: str, values: np.ndarray) -> Fraction:
 
 
 def _cut(values: np.ndarray, side: str, dropped: Fraction) -> float:
-    """Return the bound that drops the share `dropped` of the ascending `values`. The number of dropped values
-    is rounded down, and is lower if several values equal the bound.
-    """
+    """Return the tightest bound among the ascending `values` that drops at most the share `dropped` of them."""
     rank = min(int(dropped * len(values)), len(values) - 1)
     return float(values[rank] if side == "at_least" else values[len(values) - 1 - rank])
 

@@ -1,9 +1,5 @@
 """Estimate the effect of other thresholds: how many documents and bytes of each source the changed filters
-would keep and drop.
-
-The estimate uses a built corpus and builds nothing. It is made quickly from the published sample of
-documents, or exactly from the stored columns of all documents. Both ways consider only the filters. Only a
-build shows what deduplication does with documents that are newly kept or dropped.
+would keep and drop. Nothing is built, and other steps, such as deduplication, are not considered.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,9 +75,8 @@ class Impact:
         return self.scaled(self.bytes_sum), self._half_width(self.bytes_sum, self.bytes_squares)
 
     def _half_width(self, total: float, squares: float) -> float:
-        """Return half the width of the 95 % confidence interval of a sum over all documents. It uses the
-        normal approximation with finite population correction. `total` and `squares` are the sum and the sum
-        of squares over the examined documents.
+        """Return half the width of the 95 % confidence interval of a sum over all documents, by the normal
+        approximation with finite population correction.
         """
         if self.exact or not self.seen:
             return 0.0
@@ -92,9 +87,7 @@ class Impact:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A built corpus with two sets of filters: those it was built with (`now`) and changed filters (`then`).
-    `config` is the configuration of `corpus`.
-    """
+    """A built corpus with two sets of filters: those it was built with (`now`) and changed filters (`then`)."""
 
     config: CorpusConfig
     corpus: Corpus
@@ -188,12 +181,10 @@ class WhatIf:
 
 
 def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
-    """Apply changes of thresholds to the filters of a built corpus, and return the corpus with its current
-    and its changed filters. `changes` are `STEP.RULE.FIELD=value`, `STEP.RULE.FIELD.KEY=value` or
-    `STEP=[rules]`.
-
-    Raises UserError if the corpus was built with steps other than those of `config` or has no filter, if a
-    change is invalid, if nothing changes, or if a filter reads columns that newly kept documents lack.
+    """Apply changes of thresholds to the filters of a built corpus. `changes` are `STEP.RULE.FIELD=value`,
+    `STEP.RULE.FIELD.KEY=value` or `STEP=[rules]`. Raises UserError if the corpus was built with other steps
+    than `config` has, if a change is invalid or has no effect, or if a filter reads columns that newly kept
+    documents lack.
     """
     corpus = open_corpus(config.place)
     if corpus.manifest.config["steps"] != without_places(plain_config(config))["steps"]:

@@ -1,6 +1,4 @@
-"""Print the output of `whatif`: documents and bytes by source, drops by rule, and samples of newly dropped
-and newly kept documents.
-"""
+"""Print the output of `whatif`."""
 
 from collections.abc import Mapping
 
@@ -18,8 +16,8 @@ _EXCERPT = (400, 6)  # characters and lines of a sample
 
 
 def show_answer(question: WhatIf, impacts: Mapping[str, Impact], samples: int) -> None:
-    """Print the impacts and, as YAML, the rules of the changed filters. For each source, also print up to
-    `samples` newly dropped and up to `samples` newly kept documents.
+    """Print the impacts, the rules of the changed filters as YAML and, for each source, up to `samples` newly
+    dropped and up to `samples` newly kept documents.
     """
     console = wide_console()
     console.print(_sources(impacts))

@@ -1,8 +1,8 @@
-"""Croissant metadata for an export as Parquet or JSON lines. The file `croissant.json` is JSON-LD in version
-1.0 of the format (https://docs.mlcommons.org/croissant/docs/croissant-spec.html).
+"""Croissant metadata for an export as Parquet or JSON lines, in version 1.0 of the format
+(https://docs.mlcommons.org/croissant/docs/croissant-spec.html).
 
-The specification also requires `url`, `creator` and `datePublished`, which only the publisher of a dataset
-knows and must add.
+The specification also requires `url`, `creator` and `datePublished`, which the publisher of a dataset must
+add.
 """
 
 import json
@@ -62,8 +62,8 @@ def croissant(
     files: Sequence[ExportedFile],
     written_as: str,
 ) -> str:
-    """Return the content of `croissant.json` for an export. `schema` has the exported columns, and `sources`
-    the facts of each source, as in export.json. `written_as` is parquet or jsonl.
+    """Return the content of `croissant.json` for an export. `sources` has the facts of each source, as in
+    export.json. `written_as` is parquet or jsonl.
     """
     encoding, file_set = _ENCODINGS[written_as], f"{written_as}-files"
     licences = list(dict.fromkeys(f["licence"] for f in sources.values() if f["licence"] not in ("", "unknown")))

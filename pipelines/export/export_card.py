@@ -24,13 +24,9 @@ def dataset_card(
     *,
     with_columns: bool = True,
 ) -> str:
-    """Return the dataset card of an export. `sources` has the facts of each source, as in export.json;
-    `schema` has the exported columns.
-
-    The front matter lists the data files of each split and the types of all columns for each configuration
-    (see `_configurations`). Without the types, a reader of JSON lines could not know the type of a column
-    that is null in the first file. The types are omitted if `with_columns` is False, for formats whose files
-    are not tables.
+    """Return the dataset card of an export. `sources` has the facts of each source, as in export.json. Unless
+    `with_columns` is False, the front matter has the types of all columns, because a reader of JSON lines
+    could not know the type of a column that is null in the first file.
     """
     configs, infos = [], []
     features = [f"  - name: {field.name}\n    dtype: {_dtype(field.type)}" for field in schema]
@@ -70,7 +66,7 @@ def dataset_card(
 
 def _configurations(files: Sequence[ExportedFile]) -> dict[str, dict[str, str]]:
     """Return, for each configuration, the glob pattern of the files of each split. The first configuration
-    covers all files, and every other configuration one source.
+    covers all files, and every other one source.
     """
     found: dict[str, dict[str, str]] = {_ALL: {}}
     several = len({file.source for file in files}) > 1

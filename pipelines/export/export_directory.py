@@ -1,6 +1,4 @@
-"""The directory of an export. An existing directory is used only if it is empty or holds an unfinished run of
-the same export. An export is complete once it has an `export.json`.
-"""
+"""The directory of an export, which is complete once it has an `export.json`."""
 
 import platform
 import zlib
@@ -22,8 +20,8 @@ UNFINISHED = "unfinished.json"
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """The record of one file of an export, with its SHA-256 in hex, the source and split of its documents,
-    and the numbers of documents and of UTF-8 bytes of their text.
+    """The record of one file of an export. `text_bytes` is the number of UTF-8 bytes of the text of its
+    documents.
     """
 
     path: str
@@ -40,9 +38,9 @@ Written = TypeVar("Written", ExportedFile, FileRecord)
 
 
 class UnfinishedExport:
-    """The file `unfinished.json` of an export. It has the request (what is exported, and how), the versions
-    of the code that writes the export, and a receipt for each file of documents or tokens written so far. A
-    receipt is the record of the file and a digest of its inputs.
+    """The file `unfinished.json` of an export. It has the request (what is exported, and how) and a receipt
+    for each file of documents or tokens written so far. A receipt is the record of the file and a digest of
+    its inputs.
     """
 
     def __init__(self, output: Location, request: dict[str, Any], receipts: dict[str, Any]) -> None:
@@ -50,7 +48,7 @@ class UnfinishedExport:
 
     def finished(self, path: str, inputs: str, kind: type[Written]) -> Written | None:
         """Return the record of the file `path`, as a `kind`, if an earlier run wrote the file from inputs
-        with the digest `inputs` and it still matches the record. Otherwise return None.
+        with the digest `inputs` and it still matches the record.
         """
         receipt = self._receipts.get(path)
         if receipt is None or receipt["inputs"] != inputs:
@@ -86,7 +84,8 @@ def _versions() -> dict[str, str]:
 
 def prepare_output(output: Location, corpus: Corpus, request: dict[str, Any]) -> UnfinishedExport:
     """Create the directory of an export, or continue an unfinished run of the same export. Files written by
-    other versions of the code will be written again. Raises ConflictError if the directory cannot be used.
+    other versions of the code will be written again. Raises ConflictError if the directory lies inside the
+    corpus or contains anything else.
     """
     if output.is_file():
         raise ConflictError(f"{output}: is a file, expected a directory")

@@ -1,8 +1,5 @@
-"""Write the files of an export, several at a time, and continue where an earlier run ended.
-
-The bytes of a file do not depend on the process that writes it. A file is written atomically and then
-recorded in `unfinished.json`. It counts as finished if its record there has the same inputs and its bytes
-match the recorded checksum; otherwise it is written again.
+"""Write the files of an export, several at a time, and continue where an earlier run ended. The bytes of a
+file do not depend on the process that writes it.
 """
 
 import os
@@ -22,9 +19,7 @@ _BYTES_PER_WORKER = 1 << 30  # a worker more for each GiB: starting Ray takes as
 
 
 class FilePlan(Protocol):
-    """A file to write. `path` is its path in the export, `inputs` a digest of what it is made from, and
-    `bytes_read` the approximate number of bytes to read for it.
-    """
+    """A file to write. `path` is its path in the export, and `inputs` a digest of what it is made from."""
 
     @property
     def path(self) -> str: ...
@@ -52,8 +47,8 @@ class _Task(Generic[Plan]):
 
 @dataclass(frozen=True)
 class ExportJob:
-    """What all files of an export have in common: the corpus and its location, the output, and the number of
-    workers. If `workers` is None, the number is chosen by the number of bytes to read.
+    """What all files of an export have in common. If `workers` is None, their number is chosen by the number
+    of bytes to read.
     """
 
     place: Location
@@ -66,10 +61,9 @@ class ExportJob:
     def write_files(
         self, plans: Sequence[Plan], write: Callable[[Corpus, Location, Plan], Written], kind: type[Written]
     ) -> list[Written]:
-        """Write the files that are not finished yet, and return the records of all files, of type `kind`, in
-        the order of `plans`. `write` writes one file; it must be a module-level function. Raises
-        ConflictError if a worker finds a different corpus, and UserError if this process cannot see a file
-        that a worker wrote.
+        """Write the files that are not finished yet, and return the records of all files in the order of
+        `plans`. `write` must be a module-level function. Raises ConflictError if a worker finds a different
+        corpus, and UserError if this process cannot see a file that a worker wrote.
         """
         files = [self.unfinished.finished(plan.path, plan.inputs, kind) for plan in plans]
         left = [number for number, file in enumerate(files) if file is None]
@@ -109,7 +103,7 @@ class ExportJob:
 
 def choose_workers(workers: int | None, plans: Sequence[FilePlan]) -> int:
     """Return the number of processes that write the files: `workers` or, if that is None, one per GiB to read
-    but at most one per processor. It is at least 1, and at most one per file.
+    but at most one per processor; never more than one per file.
     """
     if workers is None:
         workers = min(os.cpu_count() or 1, sum(plan.bytes_read for plan in plans) // _BYTES_PER_WORKER)

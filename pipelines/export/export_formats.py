@@ -1,8 +1,7 @@
 """Formats of exported texts: Parquet, gzipped JSON lines, WebDataset and MDS.
 
-Readers that infer types from the first rows, as Hugging Face datasets does for JSON lines, need the same keys
-in all rows. JSON lines therefore include every key, with null for a missing value, and `meta` is a JSON
-string in every format.
+Readers that infer types from the first rows need the same keys in all rows. JSON lines therefore include
+every key, with null for a missing value, and `meta` is a JSON string in every format.
 """
 
 import gzip
@@ -47,8 +46,8 @@ def _row_groups(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def write_jsonl(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
-    """Write tables of `schema` as gzipped JSON lines, with keys in the order of the schema. Dates are written
-    as ISO 8601 text. NaN and infinities, which JSON lacks, become null.
+    """Write tables of `schema` as gzipped JSON lines. Dates are written as ISO 8601 text. NaN and infinities,
+    which JSON lacks, become null.
     """
     # The header has no time and no name, so that the same documents give the same bytes.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=sink, mtime=0) as packed:
@@ -56,9 +55,9 @@ def write_jsonl(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -
 
 
 def write_webdataset(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
-    """Write tables of `schema` as a tar file in the layout of WebDataset. Each document has a KEY.txt with
-    its text and a KEY.json with its other columns. KEY is a digest of the id: readers take everything up to
-    the first dot of a file name as the key, and ids may contain dots.
+    """Write tables of `schema` as a tar file in the layout of WebDataset, with a KEY.txt and a KEY.json for
+    each document. KEY is a digest of the id, because readers end the key at the first dot, and ids may
+    contain dots.
     """
     with tarfile.open(fileobj=sink, mode="w|", format=tarfile.USTAR_FORMAT) as archive:
         for row in _rows(schema, tables):
@@ -101,9 +100,8 @@ def _in_json(value: Any) -> str:
 
 @dataclass(frozen=True)
 class TextExportFormat:
-    """A format of exported texts. `write` writes one file, and `suffix` is the end of its name. `is_table`
-    says whether Hugging Face and Croissant can read its files as tables. `file_bytes` is the approximate
-    number of bytes of stored text per file.
+    """A format of exported texts. `is_table` says whether Hugging Face and Croissant can read its files as
+    tables. `file_bytes` is the approximate number of bytes of stored text per file.
     """
 
     write: Callable[[pa.Schema, BinaryIO, Iterator[pa.Table]], None]

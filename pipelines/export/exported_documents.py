@@ -35,10 +35,7 @@ def export_schema(
     corpus: Corpus, columns: Sequence[str], without: Sequence[str], where: str = "--columns"
 ) -> pa.Schema:
     """Return EXPORT_SCHEMA without the columns `without`, followed by `split` if a source comes with a split,
-    and by the annotations `columns`.
-
-    Raises UserError for a column that no step writes or that does not have scalar values, and for a column in
-    `without` other than OPTIONAL_COLUMNS.
+    and by the annotations `columns`. Raises UserError for a column that cannot be exported or left out.
     """
     for name in without:
         if name not in OPTIONAL_COLUMNS:
@@ -59,8 +56,8 @@ def scalar_columns(corpus: Corpus) -> pa.Schema:
 
 
 def chosen_columns(corpus: Corpus, names: Sequence[str], where: str) -> list[pa.Field]:
-    """Return the named columns of `scalar_columns`. For a name that is not among them, raises UserError with
-    a message that begins with `where`.
+    """Return the named columns of `scalar_columns`. Raises UserError, with a message that begins with
+    `where`, for any other name.
     """
     columns = scalar_columns(corpus)
     for name in names:
@@ -73,8 +70,8 @@ def chosen_columns(corpus: Corpus, names: Sequence[str], where: str) -> list[pa.
 
 
 def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
-    """Return a table of `schema` with the documents of a part that no step dropped. Their text is edited, and
-    `url` and `meta` are as `redact_fields` returns them.
+    """Return a table of `schema` with the documents of a part that no step dropped, with edited text and with
+    `url` and `meta` as `redact_fields` returns them.
     """
     names = [name for name in schema.names if name not in ("id", "text", SPLIT_COLUMN.name)]
     docs = part.table((DROP, "edited_text", *names, *(["id"] if "id" in schema.names else [])))

@@ -1,6 +1,4 @@
-"""What an export of texts leaves out, and why: sources, documents and columns, and the personal data that pii
-steps replaced.
-"""
+"""What an export of texts leaves out, and why."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -25,12 +23,10 @@ _NESTED = "holds lists, records or bytes, which are not exported"
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What an export leaves out.
-
-    `sources` lists the sources of the corpus that were not exported. `documents` counts the documents left
-    out of the exported sources: {source: {"quarantined": {reason: number}, step: {rule: number}}}. `columns`
-    is {column: reason}. `replaced` counts the personal data in exported documents that pii steps replaced:
-    {source: {"text": {entity: number of edits}, "url": number of values, "meta": number of values}}.
+    """What an export leaves out. `documents` counts the documents left out of the exported sources: {source:
+    {"quarantined": {reason: number}, step: {rule: number}}}. `columns` is {column: reason}. `replaced` counts
+    the personal data in exported documents that pii steps replaced: {source: {"text": {entity: number of
+    edits}, "url": number of values, "meta": number of values}}.
     """
 
     sources: list[str]

@@ -1,8 +1,8 @@
 """Chunks of litdata (https://github.com/Lightning-AI/litdata), as its `TokensLoader` reads them.
 
 A chunk begins with the number of documents, followed by the file offset of each document and of the end, all
-uint32. The token ids of the documents follow. `index.json` lists the chunks of a directory. A chunk holds one
-token shard. If the last token ids of a chunk do not fill a block, litdata does not read them.
+uint32. The token ids of the documents follow. If the last token ids of a chunk do not fill a block, litdata
+does not read them.
 """
 
 import json
@@ -24,10 +24,8 @@ _ONE_TENSOR = (
 
 
 def write_chunk(sink: BinaryIO, ids: np.ndarray, lengths: np.ndarray) -> None:
-    """Write a chunk of documents. `ids` has the token ids of all documents, one document after another, and
-    `lengths` the number of token ids in each document.
-
-    Raises UserError if the chunk has 4 GiB or more, which its offsets cannot express.
+    """Write a chunk of documents. `ids` has the token ids of all documents, and `lengths` the number of token
+    ids in each document. Raises UserError if the chunk has 4 GiB or more.
     """
     header = 4 * (len(lengths) + 2)
     offsets = header + np.concatenate([[0], np.cumsum(lengths)]) * ids.itemsize
@@ -41,9 +39,8 @@ def write_chunk(sink: BinaryIO, ids: np.ndarray, lengths: np.ndarray) -> None:
 
 
 def chunk_index(names: Sequence[str], shards: Sequence[ShardRecord], dtype: str) -> bytes:
-    """Return the content of `index.json` for the chunks in the files `names`, one for each shard. `dtype` is
-    the type of the token ids in the shards. In a chunk, but not in its shard, each document ends with
-    `<eos>`.
+    """Return the content of `index.json` for the chunks in the files `names`, one for each shard. In a chunk,
+    but not in its shard, each document ends with `<eos>`.
     """
     kind, number = DTYPES[dtype]
     chunks: list[dict[str, Any]] = []

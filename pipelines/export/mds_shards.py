@@ -1,11 +1,9 @@
 """Shards of MosaicML Streaming (MDS, https://github.com/mosaicml/streaming), according to its documented
-layout.
+layout. Each document is a sample.
 
 A shard begins with the number of samples, followed by the file offset of each sample and of the end, all
 uint32. Next come the columns as JSON, and then the samples. A sample begins with the sizes of its
-variable-size columns, uint32, followed by the values of its columns, ordered by column name. `index.json`
-lists the shards of a directory. Here a sample is a document. Text columns that are never null have the
-encoding `str`. All others have `json`, which can express null.
+variable-size columns, uint32, followed by the values of its columns, ordered by column name.
 """
 
 import json
@@ -28,9 +26,7 @@ def write_shard_file(
     schema: pa.Schema, sink: BinaryIO, rows: Iterator[Mapping[str, Any]], json_of: Callable[[Any], bytes]
 ) -> None:
     """Write a shard with one sample for each of `rows`, which have the columns of `schema`. `json_of` encodes
-    the values of columns with the encoding `json`.
-
-    Raises UserError if the shard has 4 GiB or more, which its offsets cannot express.
+    the values of columns with the encoding `json`. Raises UserError if the shard has 4 GiB or more.
     """
     columns = [(name, encoding == "str") for name, encoding in _encodings(schema).items()]
     samples = []

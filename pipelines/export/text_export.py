@@ -126,8 +126,8 @@ def _pii_columns(corpus: Corpus, source: str) -> frozenset[str]:
 
 
 def _sort_by_nulls(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) -> list[str]:
-    """Sort sources by the number of columns that are entirely null in their first part with kept documents.
-    Readers of JSON lines infer types from the first file, so it should have few such columns.
+    """Sort sources by the number of columns that are entirely null in their first part with kept documents,
+    because readers of JSON lines infer types from the first file.
     """
 
     def nulls(source: str) -> int:
@@ -258,7 +258,7 @@ def _kept_splits(part: Part) -> set[str]:
 
 def _groups(corpus: Corpus, source: str, file_bytes: int) -> Iterator[list[Part]]:
     """Yield groups of consecutive parts with about `file_bytes` of stored text each, without parts that have
-    no kept documents. Each group becomes one file, or one file per split.
+    no kept documents.
     """
     filled = 0
 

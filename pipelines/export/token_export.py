@@ -52,7 +52,7 @@ TOKEN_FORMATS = {
 @dataclass(frozen=True)
 class TokenFile:
     """One file to write: the ids of some shards (`content` is `ids`, or `chunk` for litdata) or an index of
-    them (`megatron_index`). `dtype` is the type of the ids in the shard set, and `kind` the type in the file.
+    them (`megatron_index`). `dtype` is the type of the ids in the shards, and `kind` the type in the file.
     """
 
     path: str
@@ -83,13 +83,12 @@ def export_tokens(
     workers: int | None = 1,
 ) -> list[FileRecord]:
     """Write the token shards of a corpus into the directory or prefix `output`, and return the records of all
-    files but `export.json`, which is written last. `format` is a key of TOKEN_FORMATS. If `sources` is None,
-    all sources are exported. `shard_set` may be omitted if there is only one. `workers` processes write one
-    file each at a time; None chooses their number.
+    files but `export.json`, which is written last. `format` is a key of TOKEN_FORMATS. `shard_set` may be
+    omitted if there is only one.
 
-    Raises ConflictError if `output` lies inside the corpus or contains anything but an unfinished run of the
-    same export, or if the corpus changes in the meantime. Raises UserError for an unknown source or shard
-    set, for a vocabulary without `<eos>`, and for a vocabulary that is too large for the format.
+    Raises ConflictError if `output` cannot be used (see `prepare_output`), or if the corpus changes in the
+    meantime. Raises UserError for an unknown source or shard set, and for a vocabulary that lacks `<eos>` or
+    is too large for the format.
     """
     opened, kinds = open_corpus(corpus), TOKEN_FORMATS[format]
     name, shards = choose_shard_set(opened.manifest.shard_sets, shard_set, "--shard-set")

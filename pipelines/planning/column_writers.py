@@ -1,5 +1,5 @@
-"""Find the stage that writes a column, for messages about columns that no earlier step writes. Also compare
-the definition of a column with the definitions that a stage accepts.
+"""Find the stage that writes a column, and compare the definition of a column with those that a stage
+accepts.
 """
 
 import dataclasses
@@ -45,9 +45,7 @@ def _columns(*, switched: bool) -> Iterator[tuple[str, list[str]]]:
 
 
 def _writer(column: str, steps: Sequence[StepConfig]) -> tuple[str, str] | None:
-    """Return a stage that would write a column, described as in `writers`, and its entry for the corpus file;
-    None if no such stage is known.
-    """
+    """Return a stage that would write a column, described as in `writers`, and its entry for the corpus file."""
     if column in writers():
         stage, _, switch = writers()[column].partition(" with ")
         return writers()[column], f"{stage}: {{{switch}}}"
@@ -60,9 +58,8 @@ def _writer(column: str, steps: Sequence[StepConfig]) -> tuple[str, str] | None:
 
 
 def missing_column(column: str, step: str, steps: Sequence[StepConfig], known: Sequence[str]) -> str:
-    """Return advice, for the end of a message, on a column that no step before `step` writes: for example, a
-    step to move or a stage to add. It may be empty. `steps` are all steps, and `known` the names of the
-    columns written so far.
+    """Return advice, for the end of a message, on a column that no step before `step` writes. `steps` are all
+    steps, and `known` the names of the columns written so far.
     """
     later = [entry.name for entry in steps if column in entry.written and entry.name != step]
     if later:
@@ -83,7 +80,7 @@ def check_definitions(
     definitions: Mapping[str, Mapping[str, Any]],
 ) -> None:
     """Raise ConfigError if the definition of one of a source's columns is not among the definitions that the
-    step accepts. Both mappings are keyed by column; columns that are not in both are not checked.
+    step accepts. Both mappings are keyed by column.
     """
     for column, known in accepted.items():
         here = definitions.get(column)

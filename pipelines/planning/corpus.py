@@ -34,9 +34,8 @@ _REMOTE = Remote()
 class StepConfig:
     """One entry of `steps`: a stage with its knobs, and where it applies.
 
-    `name` tells several steps of one stage apart (default: the stage's name). `sources` limits the step to
-    some sources. With `where: STEP`, the step annotates only documents that neither STEP nor a step before
-    STEP dropped.
+    `sources` limits the step to some sources. With `where: STEP`, the step annotates only documents that
+    neither STEP nor a step before STEP dropped.
     """
 
     name: str
@@ -85,8 +84,8 @@ class CorpusConfig:
 def load_corpus_config(
     path: Path, assignments: Sequence[str] = (), stages: Mapping[str, StageClass] | None = None
 ) -> CorpusConfig:
-    """Parse a corpus YAML, with `a.b=value` overrides. `stages` maps names to stage classes that the file may
-    use in addition to the built-in stages. Raises ConfigError if the file is invalid.
+    """Parse a corpus YAML, with `a.b=value` overrides. `stages` maps names to further stage classes that the
+    file may use. Raises ConfigError if the file is invalid.
     """
     data = override(load_yaml(path), assignments)
     where = path.name
@@ -131,10 +130,8 @@ def _at_home(source: Source, where: str) -> Source:
 
 
 def column_steps(sources: Sequence[Source]) -> tuple[StepConfig, ...]:
-    """Return the steps that write the `columns` declared by sources. Sources that declare the same columns
-    share a step.
-
-    Raises ConfigError for a column that has different types in different sources.
+    """Return the steps that write the `columns` declared by sources. Raises ConfigError for a column that has
+    different types in different sources.
     """
     shared: list[tuple[dict[str, RecordField], list[str]]] = []
     types: dict[str, tuple[str, str]] = {}  # the type of a column, and the first source with it
@@ -274,8 +271,7 @@ def _paths(value: Any, where: str, may_be_url: bool) -> Any:
     """Expand a leading `~`, `~USER` or `$HOME` of each path in the value of a knob that names files. Raises
     ConfigError for a URL if only local files are allowed.
 
-    In a mapping with the field `file` or `files`, that field is the path; in any other mapping every value is
-    a path. A value `file:PATH`, which the stage pii allows for its `key`, keeps its prefix.
+    A value `file:PATH`, which the stage pii allows for its `key`, keeps its prefix.
     """
     if isinstance(value, str):
         if may_be_url:

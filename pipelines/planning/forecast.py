@@ -3,8 +3,7 @@ their `run.json`.
 
 The rate of a stage (for `read`, of a format) is the time of all its finished steps in the given output
 directories, divided by the bytes of their text. A step over the whole corpus counts its wall-clock time once
-for every worker. A rate measured on little text is rough, because it includes starting workers and compiling
-kernels. Every estimate therefore says how much text it was measured on.
+for every worker.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +19,8 @@ from pipelines.planning.plan import Plan
 
 @dataclass
 class Rate:
-    """Totals over the finished steps of one stage: worker seconds (`seconds`), bytes of text (`text`), bytes
-    stored on disk (`disk`) and bytes shuffled (`work`). `peak` is the memory of the largest task in bytes.
+    """Totals over the finished steps of one stage: worker seconds, bytes of text, bytes stored on disk and
+    bytes shuffled (`work`). `peak` is the memory of the largest task in bytes.
     """
 
     seconds: float = 0.0
@@ -164,7 +163,7 @@ def _stored(manifest: StepManifest) -> int:
 
 def _text(plan: Plan, source: str, rates: _Rates) -> float:
     """Return the size of a source's text in bytes. It is exact if the source has been read, and otherwise
-    estimated from the size of its files; 0 if it is unknown.
+    estimated from the size of its files.
     """
     read = plan.step(f"read.{source}")
     manifest = load_step(plan.config.place, read.directory)

@@ -1,6 +1,5 @@
-"""Find the stages that a corpus file names: those of gristmill, of the caller, and of other packages. Other
-packages declare theirs as entry points of the group `gristmill.stages`, and a corpus file names them as
-PACKAGE:STAGE.
+"""Find the stages that a corpus file names. Other packages declare theirs as entry points of the group
+`gristmill.stages`, and a corpus file names them as PACKAGE:STAGE.
 """
 
 from collections.abc import Mapping
@@ -17,11 +16,10 @@ StageClass = type[PartStage] | type[CorpusStage]
 
 
 def stage_class(name: str, own: Mapping[str, StageClass]) -> StageClass:
-    """Return the class of the stage that a corpus file calls `name`: a stage of gristmill, one of the
-    caller's stages in `own` (by name), or a stage of an installed package.
+    """Return the class of the stage that a corpus file calls `name`. `own` has the caller's stages by name.
 
     Raises ConfigError for an unknown name, for a name in `own` that has a colon or is that of a gristmill
-    stage, and for a class in `own` or in a package that is not a dataclass on PartStage or CorpusStage.
+    stage, and for a class that is not a dataclass on PartStage or CorpusStage.
     """
     if name in own:
         if ":" in name:

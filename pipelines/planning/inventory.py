@@ -63,8 +63,7 @@ class Inventory:
 
 @dataclass(frozen=True)
 class Read(Stage):
-    """The first step of every source, which turns files into document parts. Its knobs are fields of the
-    source.
+    """The first step of every source, which turns files into document parts.
 
     `poison` names the records, as `path#record`, that are set aside because they crash their parser.
     """
@@ -91,8 +90,7 @@ class Read(Stage):
 
 def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inventory]:
     """List the files of every source, and return the inventories by source name. Checksums are cached under
-    `output` if it exists. A local file is read again if its path, size, modification time or status-change
-    time differs; a remote file, if its URL, size or version differs or the store gives no version.
+    `output` if it exists.
     """
     cache_path = output / _CHECKSUMS
     cache = _load_cache(cache_path)
@@ -111,8 +109,7 @@ def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inv
 
 def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any]]) -> list[Any]:
     """Return [size, version, checksum] of a file. A file is not read if the cache has a checksum for its size
-    and version; repositories and sources with `identity: listing` are never read. The version should change
-    whenever the content does; it is None if a store gives none.
+    and version.
     """
     if file.commit is not None:
         return [file.size, file.commit, file.commit]

@@ -1,11 +1,9 @@
 """The plan: a pure function from a configuration and the inventory of its sources to concrete steps.
 
-Every step has its fingerprint and directory before anything runs. The fingerprint covers the stage's name and
-version, its knobs, the versions and checksums that it declares, and its inputs: source files, or the
-fingerprints of earlier steps. It does not depend on the number of workers, the output root or the log level.
-The files of a step that is not reproducible are covered by their checksums once it is published; until then
-the steps that read them have provisional fingerprints, under which nothing is ever published. The checksums
-of published files are an argument of the plan (pipelines.planning.published looks them up).
+The fingerprint of a step covers the stage's name and version, its knobs, the versions and checksums that it
+declares, and its inputs. It does not depend on the number of workers, the output root or the log level. The
+files of a step that is not reproducible are covered by their checksums once it is published; until then the
+steps that read them have provisional fingerprints, under which nothing is ever published.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,13 +38,11 @@ PublishedFiles = Mapping[str, tuple[FileRecord, ...]]
 
 @dataclass(frozen=True)
 class Step:
-    """One concrete step. `source` is None for a step of a corpus stage, which spans all `sources`; any other
-    step has one source. `where`, if set, names an earlier step: documents that it or a step before it dropped
-    are not annotated. `identity` is everything that the fingerprint covers.
+    """One concrete step. `source` is None for a step of a corpus stage, which spans all `sources`. `identity`
+    is everything that the fingerprint covers.
 
     `visible` maps each source to the earlier steps (labels, in order) whose columns this step may read.
-    `files` has the labels of the steps whose files it reads, by the names that the stage uses for them: the
-    name of the step, or the key in `derived_steps()`.
+    `files` has the labels of the steps whose files it reads, by the names that the stage uses for them.
     """
 
     name: str
@@ -87,8 +83,6 @@ class Step:
 class Plan:
     """All steps of a build, each after its inputs. `types` holds the types of all columns that the configured
     steps write.
-
-    `config`, `inventories`, `poison` and `files` are the arguments of `make_plan`.
     """
 
     config: CorpusConfig
@@ -118,7 +112,7 @@ def make_plan(
     and records to withhold, by step name and source; `files` has the published files of steps that are not
     reproducible, by step directory.
 
-    Raises ConfigError if the steps do not fit together, for example if no step writes a column that is read.
+    Raises ConfigError if the steps do not fit together.
     """
     _check_order(config)
     _refuse_twice(config)
@@ -334,8 +328,8 @@ def _refuse_twice(config: CorpusConfig) -> None:
 
 
 def summary_columns(config: CorpusConfig) -> tuple[str, ...]:
-    """Return the columns to summarise: columns of numbers, booleans or strings, without `drop` and without
-    columns that a source gets from more than one step.
+    """Return the columns of numbers, booleans or strings, without `drop` and without columns that a source
+    gets from more than one step.
     """
     kinds: dict[str, pa.DataType] = {}
     writers: dict[tuple[str, str], int] = {}

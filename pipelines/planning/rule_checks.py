@@ -1,6 +1,4 @@
-"""Check the columns of rules and of `group_by` before anything runs: columns that a source lacks, types that
-do not fit, and null values.
-"""
+"""Check the columns of rules and of `group_by` before anything runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -46,8 +44,8 @@ def check_rules(
 
 
 def null_notices(config: CorpusConfig) -> Iterator[str]:
-    """Yield one line for every rule that does not say what happens to null values, although the column that
-    it tests may be null.
+    """Yield one line for every rule that does not say what happens to null values, although its column may be
+    null.
     """
     done: list[StepConfig] = []
     for entry in config.steps:
@@ -63,9 +61,7 @@ def null_notices(config: CorpusConfig) -> Iterator[str]:
 
 
 def undivided_notices(config: CorpusConfig) -> Iterator[str]:
-    """Yield one line for every `group_by` column that leaves some sources unsplit, because no earlier step
-    writes the column for them.
-    """
+    """Yield one line for every `group_by` column that no earlier step writes for some of the sources."""
     done: list[StepConfig] = []
     for entry in config.steps:
         for each in entry.stage.groups if isinstance(entry.stage, Shards) else ():

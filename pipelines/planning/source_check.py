@@ -1,8 +1,6 @@
 """Check that a source yields documents as expected, both before and after it is read.
 
-With a wrong `format`, `text_field` or `encoding`, most or all records may be set aside. The build would
-account for these records and publish a result that is all but empty. Therefore the first records are read
-while the build is planned, and the counts of the whole source are checked once it is read.
+With a wrong `format`, `text_field` or `encoding`, most or all records may be set aside.
 """
 
 from collections import Counter
@@ -50,8 +48,8 @@ that is not of its format (`not_...`), the field is `format`.
 
 @dataclass
 class SampleTally:
-    """Counts of the records of a source or of a sample of it: the number of `documents`, and in `aside` the
-    number of records set aside, by reason.
+    """Counts of the records of a source or of a sample of it. `aside` has the number of records set aside, by
+    reason.
 
     `fields` are the fields of the first record whose text is missing or not a string. `texts` are the texts
     of the first documents as the records hold them, up to about 16 MiB; there are none for formats whose text
@@ -72,7 +70,7 @@ class SampleTally:
     @property
     def share(self) -> float:
         """The number of records set aside for an unexpected reason, divided by the number of these records
-        and the documents together; 0 if no record was set aside for such a reason.
+        and the documents together.
         """
         aside = self.unexpected.total()
         return aside / (aside + self.documents) if aside else 0.0
@@ -91,10 +89,8 @@ def sample_source(source: Source, files: Sequence[SourceFile]) -> SampleTally:
     """Return the counts of the first records of files spread over a source: up to about 1,000 records and 64
     MiB, from at most 64 files, or 4 remote files.
 
-    No text is extracted: a record whose text would have to be extracted, such as an HTML page or a PDF,
-    counts as a document. If the source selects `members`, only zip archives are sampled, because any other
-    file would have to be searched for its members. A file that fails with a storage error or runs out of
-    memory is sampled no further. Raises UserError as `read_documents` does.
+    A record whose text would have to be extracted counts as a document. If the source selects `members`, only
+    zip archives are sampled. Raises UserError as `read_documents` does.
     """
     tally = SampleTally()
     most = _REMOTE_FILES if files and files[0].remote is not None else _FILES
@@ -142,9 +138,6 @@ def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally
 
 
 def _until_poison(records: Iterator[TextRecord | Bad | RawRecord]) -> Iterator[TextRecord | Bad | RawRecord]:
-    """Yield the records up to the first record on which an installed package's reader fails. The read step
-    will name that record.
-    """
     with suppress(PoisonError):
         yield from records
 
@@ -184,8 +177,9 @@ def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
 def check_counts(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> None:
     """Raise SourceError if too small a share of a source became documents, or none did although the source
-    must not be empty. `read` is the manifest of its published read step, and `directory` the directory of
-    that step. A source that is read only in part is not checked, because a small sample has too few records.
+    must not be empty. A source that is read only in part is not checked.
+
+    `read` and `directory` are the manifest and the directory of its published read step.
     """
     if source.sample < 1:
         return

@@ -2,8 +2,8 @@
 
 Four conditions make a published rule meaningless. Documents of one line have no lines to compare. An upper
 bound on length may exclude most of a source's text. In a script that does not separate words, a bound on
-words is a bound on letters. HTML that is read as plain text adds words and lines of tags. Each condition
-becomes a notice with a remedy. Notices contain counts and names of rules, never text.
+words is a bound on letters. HTML that is read as plain text adds words and lines of tags. Notices never
+contain text.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -84,10 +84,9 @@ short lines is among them: its bound assumes 30 Latin letters, which say less th
 class Sample:
     """Sampled documents of one source, one per row in every table.
 
-    `title` describes them in notices. `columns` holds `text_bytes` and, for a built corpus, `drop_step`,
-    `markup` and columns that its steps wrote. `signals` maps each text that was measured, such as `text` or
-    `edited_text`, to its `quality_signals` columns, without a prefix, and to its `peer_signals` columns if
-    they were measured.
+    `columns` holds `text_bytes` and, for a built corpus, `drop_step`, `markup` and columns that its steps
+    wrote. `signals` maps each text that was measured, such as `text` or `edited_text`, to its
+    `quality_signals` columns, without a prefix, and to its `peer_signals` columns if they were measured.
     """
 
     title: str
@@ -101,7 +100,7 @@ class Test:
 
     `name` is the rule's reason, or the step's name for a stage. `signal` is the tested column without its
     prefix, or empty for a stage, and `text` the text that is judged. `kinds` says which of `lines`, `lengths`
-    and `words` the test depends on. `rule` is None for a stage. `earlier` are the names of the earlier steps.
+    and `words` the test depends on. `earlier` are the names of the earlier steps.
     """
 
     step: str
@@ -128,8 +127,8 @@ def measure_texts(config: CorpusConfig, texts: Sequence[str]) -> Sample:
 
 
 def published_sample(config: CorpusConfig, source: str, table: pa.Table) -> Sample:
-    """Return a sample of a source of a built corpus. `table` is the sample that the corpus's funnel has
-    written, with the schema `funnel.sample_schema`.
+    """Return a sample of a source of a built corpus from `table`, the sample that the corpus's funnel has
+    written.
     """
     rows = table.filter(pc.equal(table["source"], source))
     ours, peers = (_published_signals(config, source, rows, kind) for kind in (QualitySignals, PeerSignals))
@@ -199,8 +198,8 @@ def _is_adjusted(listed: Rule, entry: StepConfig, source: str) -> bool:
 
 def fit_of_plan(plan: Plan, root: Location, tallies: Mapping[str, SampleTally]) -> list[str]:
     """Return the notices of a plan, based on the published columns if the corpus is built, otherwise on the
-    first documents of each source; sources whose text must be extracted then have none. `tallies` holds the
-    samples that were already taken, by source; the other sources are sampled here.
+    first documents of each source. `tallies` holds the samples that were already taken, by source; the other
+    sources are sampled here.
     """
     if load_step(root, plan.step("funnel").directory) is not None:
         return published_notices(plan, root)
@@ -239,8 +238,8 @@ def published_notices(plan: Plan, root: Location) -> list[str]:
 def markup_notices(
     source: Source, tests: Sequence[Test], markup: pa.Array | pa.ChunkedArray, title: str
 ) -> Iterator[str]:
-    """Yield a notice if a source holds HTML that is read as text, naming the steps that would judge its
-    lines. `markup`, bool, says which sampled documents have block tags, and `title` describes the sample.
+    """Yield a notice if a source holds HTML that is read as text. `markup`, bool, says which sampled
+    documents have block tags, and `title` describes the sample.
     """
     count = pc.sum(markup).as_py() or 0
     if not holds_pages(source) and source.text_is == "text" and count > MARKUP * len(markup):
@@ -328,10 +327,8 @@ def unseparated_share(signals: pa.Table, judged: np.ndarray) -> float:
 
 
 def _judging(tests: Sequence[Test], sample: Sample, kind: str) -> Iterator[tuple[Test, pa.Table, pa.Table, np.ndarray]]:
-    """Yield, for each test of a kind: the test, the signals and the columns of the documents that reach it,
-    and which of these documents it judges, bool [n].
-
-    A test is left out if the sample lacks its text, its signal or a column of its `when`.
+    """Yield, for each test of a kind whose columns the sample has: the test, the signals and the columns of
+    the documents that reach it, and which of these documents it judges, bool [n].
     """
     names = {*sample.columns.column_names}
     for test in tests:

@@ -53,14 +53,13 @@ def read_documents(
     A part holds at most about `part_bytes` bytes of text, URLs, `meta` and bookkeeping, or a single larger
     document. The same arguments and files give the same parts.
 
-    `poison` and `forgotten` list records as `path#record`. Poison records crash their parser, and forgotten
-    records were removed from the corpus by the user. Both are set aside. If the reader of an installed
-    package fails at a poison record, the rest of the file or archive member is set aside with it.
+    `poison` and `forgotten` list records, as `path#record`, to set aside. Poison records crash their parser,
+    and forgotten records were removed from the corpus by the user.
 
     Raises UserError if a file cannot be opened, SourceError if the columns of a table do not fit the source,
     StorageError for an I/O error, PoisonError for a record that crashes its parser and is not in `poison`,
-    and TaskMemoryError, which names the record at which memory ran out or one shortly before it. Any other
-    fault in the bytes yields a quarantined record with a reason of REASONS.
+    and TaskMemoryError if memory runs out. Any other fault in the bytes yields a quarantined record with a
+    reason of REASONS.
     """
     builder = PartBuilder(source, part_bytes, forgotten)
     share = format_of(source.format).load_shared()(source)
@@ -95,8 +94,8 @@ def read_records(
     entry: Entry, source: Source, first: int = 0, poison: Collection[str] = ()
 ) -> Iterator[TextRecord | Bad | RawRecord]:
     """Yield the records of an entry; the first has the number `first`. If the stream breaks, the records
-    before the break are kept and one Bad follows them. The same happens if the reader of an installed package
-    fails at a record in `poison`; if it fails at any other record, PoisonError is raised.
+    before the break are kept and one Bad follows them. Raises PoisonError if the reader of an installed
+    package fails at a record that is not in `poison`.
     """
     kind = format_of(source.format)
     try:
@@ -141,7 +140,7 @@ def _foreign_records(
 ) -> Iterator[TextRecord | Bad]:
     """Yield the records of an installed package's reader. If the reader fails at a record, or yields
     something that is not a record, raise PoisonError with the record's number; if that record is in `poison`,
-    yield Bad("poison") instead and end. Errors that no record causes, such as OSError, propagate.
+    yield Bad("poison") instead and end.
     """
     number, reason = first, ""
     try:

@@ -24,12 +24,11 @@ _ROW_BYTES = 128  # approximate memory of a row without its strings
 
 @dataclass(frozen=True)
 class ReadPart:
-    """One part of a source. `documents` has the schema DOCUMENT, in one chunk. `quarantine` has the schema
-    QUARANTINE. `files` has the schema FILES, in reading order. `replaced` says how many user names and URLs
-    of tweets were replaced.
+    """One part of a source. The tables have the schemas DOCUMENT, QUARANTINE and FILES. `documents` is in one
+    chunk, and `files` is in reading order. `replaced` says how many user names and URLs of tweets were
+    replaced.
 
-    In every row of `files`, `records` = `rows` + `quarantined`. The columns `rows` and `quarantined` add up
-    to the lengths of `documents` and `quarantine`.
+    In every row of `files`, `records` = `rows` + `quarantined`.
     """
 
     documents: pa.Table

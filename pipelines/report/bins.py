@@ -47,7 +47,7 @@ class Axis:
 
 def axis_for(histograms: Iterable[Mapping[str, Any]], bounds: Sequence[float]) -> Axis:
     """Choose a common axis for histograms, at least one of which must have bins. It shows nearly all
-    documents and all `bounds` of filters.
+    documents and all `bounds`.
     """
     histograms = [h for h in histograms if h["bins"]]
     whole = all(h["whole"] for h in histograms)
@@ -68,10 +68,7 @@ def axis_for(histograms: Iterable[Mapping[str, Any]], bounds: Sequence[float]) -
 
 def cell_counts(histogram: Mapping[str, Any], axis: Axis, which: int) -> np.ndarray:
     """Return the number of documents in each cell of the axis, [cells]. `which` selects the documents: 1 for
-    all, 2 for kept documents.
-
-    The documents of a bin that spans several cells are spread over them evenly. Documents whose values lie
-    outside the axis count in its first or last cell.
+    all, 2 for kept documents. Documents whose values lie outside the axis count in its first or last cell.
     """
     edges, cumulative = [0.0], [0.0]
     for entry in histogram["bins"]:
@@ -97,8 +94,6 @@ def quantile(histogram: Mapping[str, Any], share: float, which: int = 1) -> floa
 
 
 def _upper(histogram: Mapping[str, Any], floor: float) -> float:
-    """Return the upper end of the bin that begins at `floor`, or the histogram's maximum if that is lower.
-    The width stays at least 1 (whole numbers) or 0.01.
-    """
+    """Return the upper end of the bin that begins at `floor`, or the histogram's maximum if that is lower."""
     least = floor + (1.0 if histogram["whole"] else 0.01)
     return min(floor + bin_width(floor, histogram["whole"]), max(histogram["maximum"], least))

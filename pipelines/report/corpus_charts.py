@@ -18,8 +18,8 @@ _SOME = 16  # characters in a label of the values by which a rule chooses its do
 
 
 def drops_chart(funnel: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> Markup:
-    """Draw the number of documents that each rule dropped, stacked by source. The rules that drop the most
-    have their own bars; the others share one bar.
+    """Draw the number of documents that each rule dropped, stacked by source. Rules that drop few share one
+    bar.
     """
     by_rule: dict[str, dict[str, int]] = {}
     steps: dict[str, set[str]] = {}
@@ -78,11 +78,9 @@ def _grouped(sources: Sequence[str]) -> list[tuple[str, list[str], str]]:
 def distribution_chart(
     column: str, by_source: Mapping[str, Mapping[str, Any]], thresholds: Sequence[Mapping[str, Any]]
 ) -> Markup:
-    """Draw a column's distribution, with a row for each source that has values; at least one must. A row
-    shows all documents, the kept documents in front of them, and the bounds of filters.
-
-    The height of a bar grows with the square root of its share, so that tails are visible. Each row is scaled
-    to its own peak.
+    """Draw a column's distribution, with a row for each source that has values; at least one must. The height
+    of a bar grows with the square root of its share, so that tails are visible, and each row is scaled to its
+    own peak.
     """
     shown = {source: h for source, h in by_source.items() if h["bins"]}
     bounds = [
@@ -121,9 +119,8 @@ def _mark_bounds(
 ) -> None:
     """Add the bounds of a rule to `bounds`, and to `shaded` the ranges of values that it drops.
 
-    If documents of the source have different bounds, only values that all bounds drop are shaded. More than
-    two bounds on one side are not labelled. Nothing is shaded on a side where the rule sets no bound for some
-    documents. If the rule has a `when`, nothing is shaded, and the labels name the values of `when`.
+    If documents of the source have different bounds, only values that all bounds drop are shaded. Nothing is
+    shaded if the rule has a `when`.
     """
     some = shortened(", ".join(str(value) for values in test["when"].values() for value in values), _SOME)
     for end, sign in (("at_least", "≥"), ("at_most", "≤")):
@@ -142,8 +139,8 @@ def _mapping(test: Mapping[str, Any], end: str) -> Mapping[str, float | None]:
 
 
 def _bounds(test: Mapping[str, Any], end: str, source: str) -> dict[str, float]:
-    """Return the bounds of a rule on one side (`end`: at_least or at_most) that apply to documents of a
-    source, by value of `per`. The key "" stands for a bound that applies to all documents of the source.
+    """Return the bounds of a rule on one side (`end`: at_least or at_most) for a source, by value of `per`.
+    The key "" stands for a bound that applies to all documents of the source.
     """
     mapping = _mapping(test, end)
     if not mapping:

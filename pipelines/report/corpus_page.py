@@ -50,7 +50,7 @@ def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> 
 
 def _columns(report: Mapping[str, Any]) -> list[str]:
     """Return the columns with a histogram: first the length of the text, then the columns that filters test,
-    then all other columns except further measures of the length.
+    then the others.
     """
     profiled = {name for columns in report["distributions"].values() for name in columns}
     tested = [threshold["signal"] for threshold in report["thresholds"]]
@@ -59,9 +59,7 @@ def _columns(report: Mapping[str, Any]) -> list[str]:
 
 
 def _is_length(report: Mapping[str, Any], column: str) -> bool:
-    """Return whether a column is another measure of the text's length: in every source that has the column,
-    its histogram is the same as that of the length.
-    """
+    """Return whether a column is another measure of the text's length: its histograms are the same."""
     return all(
         columns.get(column, columns[TEXT_BYTES]) == columns[TEXT_BYTES] for columns in report["distributions"].values()
     )
@@ -117,8 +115,7 @@ def _constant(report: Mapping[str, Any]) -> list[str]:
 
 def rule_effects(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return one row per step and rule. `dropped` has the number of documents that the rule dropped in each
-    source to which it applies. `keeps` is the condition under which a filter's rule keeps documents; it is
-    empty for other rules.
+    source to which it applies. `keeps` is the condition under which a filter's rule keeps documents.
     """
     applies: dict[str, dict[str, int]] = {}
     for row in report["funnel"]:
@@ -146,9 +143,6 @@ def _idle(rules: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _values(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a table of the most frequent values for each string or boolean column and source. A table has no
-    rows if the values were too many to count.
-    """
     tables = []
     for column in sorted({name for columns in report["values"].values() for name in columns}):
         for source, columns in report["values"].items():

@@ -52,9 +52,6 @@ def _count(
     counts: Counter[tuple[str | None, str | None, str]],
     nearest: dict[str, list[tuple[float, bytes, dict[str, Any]]]],
 ) -> None:
-    """Count the kept documents of a part by topic, subtopic and source, and update the documents nearest to
-    each topic's centroid.
-    """
     below = "subtopic" in step.manifest.schema
     rows = part.kept_rows()
     names = ("id", "topic", "topic_similarity", *(("subtopic",) if below else ()))

@@ -1,6 +1,6 @@
 """The datasheet of a published corpus, with the sections of Gebru et al. 2021, "Datasheets for Datasets"
-(Communications of the ACM 64(12)), and further sections on known gaps, personal data and contacts. Figures
-about the corpus come from report.json. What only the people who made the corpus can state comes from notes.
+(Communications of the ACM 64(12)), and further ones. Figures about the corpus come from report.json. What
+only the people who made the corpus can state comes from notes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,7 +70,7 @@ Block = str | Listing | SheetTable
 
 def load_report(root: Location) -> dict[str, Any]:
     """Load the report of a corpus, given its directory or the path of its manifest. Raises UserError if there
-    is no corpus, or if the report is missing, damaged, or of another build or format version.
+    is no corpus, or if its report is missing, damaged or out of date.
     """
     manifest = load_corpus(root)
     path = (root.parent if root.suffix == ".json" else root) / _REPORT
@@ -224,9 +224,6 @@ def _settings(pii: Mapping[str, Any]) -> list[str]:
 
 
 def _recall(pii: Mapping[str, Any]) -> str:
-    """Return a sentence about a pii step's recall and precision. Measured figures are stated only for a step
-    that searches for a `level`, with the settings that were measured, and replaces everything it finds.
-    """
     level = pii.get("level")
     if not level:
         return "Recall: not stated, because it was measured for levels, and this step names its entities."

@@ -14,8 +14,8 @@ _PARAGRAPHS = re.compile(r"\n\s*\n")
 
 
 def datasheet_markdown(name: str, sections: Mapping[str, Sequence[Block]]) -> str:
-    """Return the datasheet of the corpus `name` as Markdown. All text is escaped except the titles of
-    sections and the headings of columns, which must be plain words.
+    """Return the datasheet of the corpus `name` as Markdown. The titles of sections and the headings of
+    columns are not escaped.
     """
     body = [f"## {title}\n\n" + "\n\n".join(map(_block, blocks)) for title, blocks in sections.items()]
     return "\n\n".join([f"# Datasheet of {_text(name)}", *body]) + "\n"
@@ -31,10 +31,6 @@ def datasheet_page(name: str, sections: Mapping[str, Sequence[Block]]) -> str:
 
 
 def _parts(block: Block) -> dict[str, object]:
-    """Return a block as fields for the template. `kind` is text, list or table. A text has `paragraphs`, and
-    a list has `entries`. A table has `heading`, `rows` and `numeric`, which says for each column whether it
-    holds numbers.
-    """
     if isinstance(block, str):
         return {"kind": "text", "paragraphs": _PARAGRAPHS.split(block.strip())}
     if isinstance(block, Listing):

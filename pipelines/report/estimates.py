@@ -72,8 +72,7 @@ def estimate_whole(
 
 
 def _step_meanings(plan: Plan) -> dict[str, str]:
-    """Return the `meaning` of each configured step's figures by step name: `estimate`, `at_most` or
-    `unknown`.
+    """Return the `meaning` of each configured step's figures by step name.
 
     A step is at least as uncertain as the steps whose columns it reads. Deduplication is the exception: it
     neither takes over nor passes on uncertainty.
@@ -156,9 +155,7 @@ def _estimate_tokens(corpus: Corpus, shard_set: str, source: str, sampled: int, 
 
 
 def _totals(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return sums over all sources: documents and bytes, each read and kept, and the tokens of each shard
-    set. A sum is null if any source has no estimate. `meaning` is that of the most uncertain source.
-    """
+    """Return sums over all sources. A sum is null if any source has no estimate."""
 
     def add(intervals: Sequence[SampleEstimate | None]) -> SampleEstimate | None:
         known = [each for each in intervals if each is not None]
@@ -176,12 +173,10 @@ def _totals(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _duplicates(plan: Plan, label: str, step: StepManifest, manifest: CorpusManifest) -> dict[str, Any]:
-    """Return bounds on the duplicates in the whole.
-
-    `at_least` is the share of documents that the step drops, among the sampled documents that reach it; None
-    if no document reaches it. It is a lower bound on the share in the whole. `share` is the smallest sampled
-    share among the step's sources. `pairs` estimates the number of pairs of duplicates in the whole, which is
-    an upper bound on the documents dropped.
+    """Return bounds on the duplicates in the whole. `at_least`, the share that the step drops of the sampled
+    documents that reach it, is a lower bound on the share in the whole. `share` is the smallest sampled share
+    among the step's sources. `pairs` estimates the number of pairs of duplicates in the whole, which is an
+    upper bound on the documents dropped.
     """
     share = min(source.sample for source in plan.config.sources if source.name in plan.step(label).sources)
     sizes = {int(size): count for size, count in step.facts["cluster_sizes"].items()}

@@ -1,8 +1,5 @@
-"""Estimate properties of a whole from a random sample without replacement. The intervals are meant to contain
-the true value in 95 of 100 samples.
-
-`records` is the size of the whole, and `sampled` the size of the sample, at least 2. Every record has a
-value, which is 0 if the record was set aside or dropped.
+"""Estimate properties of a whole of `records` records from a random sample of `sampled` (at least 2) without
+replacement. The intervals are meant to contain the true value in 95 of 100 samples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,13 +21,10 @@ class SampleEstimate(NamedTuple):
 
 
 def estimate_count(hits: int, sampled: int, records: int) -> SampleEstimate:
-    """Estimate how many of all records have a property that `hits` records in the sample have. The estimate
-    is `records` times the share of hits, with the score interval for a binomial proportion (Wilson 1927,
-    "Probable inference, the law of succession, and statistical inference", eq. 5).
-
-    Sampling without replacement reduces the variance by the share that is sampled, as if the sample were
-    larger (Cochran 1977, "Sampling Techniques", section 3.2). The interval is limited by what the sample
-    shows: at least `hits` records have the property, and at least `sampled` - `hits` do not.
+    """Estimate how many of all records have a property that `hits` records in the sample have. The interval
+    is the score interval for a binomial proportion (Wilson 1927, "Probable inference, the law of succession,
+    and statistical inference", eq. 5). Sampling without replacement reduces the variance by the share that is
+    sampled (Cochran 1977, "Sampling Techniques", section 3.2).
     """
     share, rest = hits / sampled, 1 - sampled / records
     weight = _Z * _Z * rest / sampled
@@ -42,11 +36,8 @@ def estimate_count(hits: int, sampled: int, records: int) -> SampleEstimate:
 
 def estimate_sum(total: float, squares: float, sampled: int, records: int) -> SampleEstimate:
     """Estimate the sum of a value that is never negative over all records, from the sum of the values and the
-    sum of their squares in the sample.
-
-    The estimate is `records` times the mean. Its variance is `records`^2 (1 - f) s^2 / n, where n is the size
-    of the sample, f the share that is sampled, and s^2 the variance of the values (Cochran 1977, theorems 2.1
-    and 2.4). Quantiles are those of Student's t. The low end is at least the sum in the sample.
+    sum of their squares in the sample. The variance is that of Cochran 1977, theorems 2.1 and 2.4, and
+    quantiles are those of Student's t.
     """
     variance = max(0.0, squares - total * total / sampled) / (sampled - 1)
     half = _quantile_of_t(sampled - 1) * records * sqrt((1 - sampled / records) * variance / sampled)
@@ -60,8 +51,7 @@ def estimate_ratio(part: float, whole: float, squares: Sequence[float], sampled:
 
     `part` and `whole` are the two sums in the sample; `whole` must be positive. `squares` are the sums of
     squares of the whole, the remainder (whole - part) and the part. The variance is that of the residuals
-    part - ratio * whole (Cochran 1977, section 6.4). The interval is cut off at 0 (at the ratio itself if
-    that is negative) and at 1.
+    part - ratio * whole (Cochran 1977, section 6.4).
     """
     ratio = part / whole
     of_whole, of_rest, of_part = squares
@@ -75,10 +65,9 @@ def estimate_pairs(cluster_sizes: Mapping[int, int], share: float) -> SampleEsti
     """Estimate the number of pairs of duplicates in all records. `cluster_sizes` maps each cluster size to
     the number of clusters of that size in a sample. `share` is the share of the records that was sampled.
 
-    Both documents of a pair are in the sample with probability `share` squared. Clusters are treated as
-    Poisson events, each weighted by its number of pairs. The interval is the gamma interval of Fay and Feuer
-    (1997), "Confidence intervals for directly standardized rates: a method based on the gamma distribution".
-    If all weights are equal, this is Garwood's interval (1936).
+    Clusters are treated as Poisson events, each weighted by its number of pairs. The interval is the gamma
+    interval of Fay and Feuer (1997), "Confidence intervals for directly standardized rates: a method based on
+    the gamma distribution".
     """
     from scipy.special import gammaincinv
 
@@ -93,9 +82,7 @@ def estimate_pairs(cluster_sizes: Mapping[int, int], share: float) -> SampleEsti
 
 
 def skewness(total: float, squares: float, cubes: float, sampled: int) -> float:
-    """Return the third standardised moment of a value, from the sums of its first three powers. It is 0 if
-    the value does not vary.
-    """
+    """Return the third standardised moment of a value, from the sums of its first three powers."""
     mean = total / sampled
     variance = squares / sampled - mean * mean
     if variance <= 1e-9 * mean * mean:

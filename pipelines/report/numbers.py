@@ -69,8 +69,8 @@ def collect(
 def _source(
     name: str, manifest: CorpusManifest, published: Mapping[str, StepManifest], corpus: Corpus
 ) -> dict[str, Any]:
-    """Return the facts of one source. If only a sample of the source was read, `records` counts the sample,
-    but `decoded_bytes` counts the whole files.
+    """Return the facts of one source. If only a sample was read, `records` counts the sample, but
+    `decoded_bytes` counts the whole files.
     """
     facts, rows = manifest.sources[name], [row for row in manifest.funnel if row["source"] == name]
     read_bytes = sum(part.text_bytes for part in published[f"read.{name}"].parts)
@@ -105,9 +105,8 @@ def _places(source: str, corpus: Corpus) -> dict[str, list[str]]:
 
 
 def _funnel(manifest: CorpusManifest) -> list[dict[str, Any]]:
-    """Return the rows of the manifest's funnel with estimated numbers of tokens. The estimates use the
-    source's bytes per token in the first shard set, and are null if that shard set has no tokens of the
-    source.
+    """Return the rows of the manifest's funnel with numbers of tokens estimated from the source's bytes per
+    token.
     """
     density = bytes_per_token(manifest)
     rows = []
@@ -121,9 +120,7 @@ def _funnel(manifest: CorpusManifest) -> list[dict[str, Any]]:
 
 
 def thresholds(plan: Plan) -> list[dict[str, Any]]:
-    """Return every test of every filter step, with the sources to which it applies, in the order in which the
-    tests are applied.
-    """
+    """Return every test of every filter step, with the sources to which it applies, in order."""
     tests = []
     for entry in plan.config.steps:
         if isinstance(entry.stage, Filter):
@@ -185,10 +182,7 @@ def _split(shards: list[ShardRecord], source: str, split: str) -> dict[str, Any]
 
 
 def _totals(sources: list[dict[str, Any]], shard_sets: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return sums over all sources. Tokens are counted in the first shard set. `train_tokens` and
-    `validation_tokens` are null if the corpus has no shard set; `test_tokens` is present only if there are
-    any.
-    """
+    """Return sums over all sources. Tokens are counted in the first shard set."""
     names = ("files", "decoded_bytes", "records", "documents", "text_bytes", "documents_kept", "text_bytes_kept")
     totals: dict[str, Any] = {name: sum(source[name] for source in sources) for name in names}
     totals["quarantined"] = totals["records"] - totals["documents"]

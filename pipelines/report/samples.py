@@ -24,10 +24,8 @@ def read_samples(corpus: Corpus, sampled: Sequence[Mapping[str, Any]]) -> list[d
     """Return the sampled documents for the report, in the given order. `sampled` lists them in the form of
     the funnel's fact `samples`.
 
-    Each sample has `source`, the `step` and `rule` that dropped it (null if it was kept), the printed `id`,
-    `text` (clipped and escaped), `text_bytes` of the edited text, `clipped`, and `kept_instead`: the printed
-    id of the document in whose favour the sample was dropped (in hex if that document belongs to another
-    corpus), or null if none is recorded.
+    `text_bytes` is the size of the whole edited text. `kept_instead` is the printed id of the document in
+    whose favour the sample was dropped, or null if none is recorded.
     """
     texts: dict[str, tuple[str, int]] = {}
     winners: dict[str, bytes] = {}

@@ -23,7 +23,7 @@ def write_report(
     plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, root: Location, check: Check
 ) -> bool:
     """Write `report.html` and `report.json` into `root`, where `manifest` has been saved, and return True. If
-    they already exist for this manifest, in the current format, write nothing and return False.
+    they already exist for this manifest, write nothing and return False.
 
     `check` must raise an error if documents were forgotten since the build began, because the report shows
     samples.

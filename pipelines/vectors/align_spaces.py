@@ -1,11 +1,9 @@
 """`vectors align`: map one space of word vectors onto another with an orthogonal matrix.
 
-Seeds are pairs of words with the same meaning: identical strings, identical numerals, or the pairs of a
-dictionary. A share of the seeds is held out, chosen by a hash of the source word. Vectors are normalised to
-length 1, centred and normalised again (Artetxe, Labaka and Agirre 2016, "Learning principled bilingual
-mappings of word embeddings while preserving monolingual invariance", sections 2.2 and 2.3). The map is then
-fitted on the remaining seeds (orthogonal Procrustes) and refined: the words that are mutually nearest by CSLS
-become the pairs for the next fit (Conneau et al. 2018, arXiv 1710.04087, sections 2.2 and 2.3).
+Vectors are normalised to length 1, centred and normalised again (Artetxe, Labaka and Agirre 2016, "Learning
+principled bilingual mappings of word embeddings while preserving monolingual invariance", sections 2.2 and
+2.3). The map is fitted on pairs of words and refined: the words that are mutually nearest by CSLS become the
+pairs for the next fit (Conneau et al. 2018, arXiv 1710.04087, sections 2.2 and 2.3).
 """
 
 from collections import defaultdict
@@ -37,8 +35,8 @@ code (facebookresearch/MUSE, `dico_max_rank`).
 
 @dataclass(frozen=True)
 class Retrieval:
-    """The result of looking up the translations of `words` held-out source words. For each rank k of RANKS,
-    `at[k]` is the number of these words with a translation among the k nearest target words.
+    """The result of looking up the translations of `words` held-out source words. `at[k]` is the number of
+    these words with a translation among the k nearest target words.
     """
 
     words: int
@@ -57,9 +55,7 @@ class Retrieval:
 
 @dataclass(frozen=True)
 class MapFit:
-    """A fitted map: the number of pairs on which it was fitted, and how well it retrieves the translations of
-    held-out words by CSLS and by cosine.
-    """
+    """A map fitted on `pairs` pairs, measured on held-out words."""
 
     pairs: int
     csls: Retrieval
@@ -69,8 +65,7 @@ class MapFit:
 @dataclass(frozen=True)
 class Alignment:
     """Two aligned spaces: `source`, which has been mapped by `rotation`, and `target`. The vectors of both
-    were centred and then scaled to length 1. `seeds` is the fit on the seeds, and `refined` the last fit of
-    the refinement; without refinement both are the same.
+    were centred and then scaled to length 1.
     """
 
     source: WordVectors
@@ -89,9 +84,8 @@ def align_spaces(
     refinements: int = 5,
     seed: int = 0,
 ) -> Alignment:
-    """Map `source` onto `target`, using pairs of words. The map is refitted `refinements` times. A share of
-    about `held_out` of the source words in the pairs, chosen by a hash with `seed`, is used only for
-    measuring. Held-out words stay in both vocabularies, so refinement may find a held-out pair by itself.
+    """Map `source` onto `target`, using pairs of words. A share of about `held_out` of the source words in
+    the pairs is used only for measuring. Refinement may still find a held-out pair by itself.
 
     Raises UserError for spaces of different dimensions, for a pair with a word that has no vector, or if
     fewer than LEAST_PAIRS pairs are left to fit or to measure.
@@ -124,8 +118,8 @@ def align_spaces(
 
 def seed_pairs(source: WordVectors, target: WordVectors, kind: Seeds) -> list[tuple[str, str]]:
     """Return each word that is in both spaces, paired with itself. With `numerals`, only words made of digits
-    are used, as in Artetxe, Labaka and Agirre 2017, "Learning bilingual word embeddings with (almost) no
-    bilingual data", section 4.2; here `.` and `,` are allowed in them.
+    are used (Artetxe, Labaka and Agirre 2017, "Learning bilingual word embeddings with (almost) no bilingual
+    data", section 4.2); here `.` and `,` are allowed in them.
     """
     common = [word for word in source.words if word in target.rows]
     if kind == "numerals":
@@ -134,9 +128,8 @@ def seed_pairs(source: WordVectors, target: WordVectors, kind: Seeds) -> list[tu
 
 
 def read_dictionary(path: LocalPath, source: WordVectors, target: WordVectors) -> list[tuple[str, str]]:
-    """Return the distinct pairs of a bilingual dictionary, without those in which a word has no vector. As in
-    MUSE, each line of the file has a source word and its translation. Raises UserError for a line that does
-    not have two words or is not UTF-8.
+    """Return the distinct pairs of a bilingual dictionary in MUSE's format, without words that have no
+    vector. Raises UserError for a malformed line.
     """
     pairs = []
     for where, line in text_lines(path):
@@ -151,8 +144,8 @@ def read_dictionary(path: LocalPath, source: WordVectors, target: WordVectors) -
 def split_pairs(
     pairs: Sequence[tuple[str, str]], held_out: float, seed: int
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return (pairs to fit, held-out pairs). A share of about `held_out` of the source words is held out,
-    chosen by a hash with `seed`. All pairs with the same source word are on the same side.
+    """Return (pairs to fit, held-out pairs). About `held_out` of the source words are held out, each with all
+    its pairs.
     """
     limit = int(held_out * (1 << 64))
     sides: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
@@ -167,9 +160,8 @@ def _centred(matrix: np.ndarray) -> np.ndarray:
 
 
 def _measure(pairs: int, mapped: np.ndarray, after: np.ndarray, wanted: Mapping[int, set[int]]) -> MapFit:
-    """Measure a map that was fitted on `pairs` pairs. `mapped` and `after` are the vectors of the mapped
-    source space and of the target space. `wanted` has the target rows of the translations of each held-out
-    word, by its source row.
+    """Measure a map. `wanted` has the target rows of the translations of each held-out word, by its source
+    row.
     """
     penalties = mean_similarity(after, mapped), np.zeros(len(after), np.float32)
     retrievals = []

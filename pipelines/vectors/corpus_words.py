@@ -11,12 +11,10 @@ from pipelines.contracts.parts import Part
 
 
 def write_words(corpus: Corpus, sources: Sequence[str], lower: bool, sink: BinaryIO) -> Counter[str]:
-    """Write one line for every kept document of `sources`: the words of its edited text, in lower case if
-    `lower` is set, separated by spaces. Return how often each word occurs.
+    """Write one line for every kept document of `sources`: the words of its edited text, separated by spaces.
+    Return how often each word occurs.
 
-    Words are defined in pipelines/kernels/text/segment.py. In scripts without spaces, every letter is a word.
-    No word begins with `<`, so fastText cannot mistake one for its end-of-line mark `</s>`, or for a label
-    with such a prefix.
+    No word begins with `<`, so fastText cannot mistake one for its end-of-line mark `</s>`.
     """
     counts: Counter[str] = Counter()
     for source in sources:

@@ -1,11 +1,9 @@
 """`vectors moved`: find the words whose vectors differ most between two corpora, such as the texts of two
-years.
+years (Hamilton, Leskovec and Jurafsky 2016, "Diachronic Word Embeddings Reveal Statistical Laws of Semantic
+Change", sections 2.2 and 3.1).
 
-The old space is mapped onto the new space, with all common words as pairs (orthogonal Procrustes). The
-displacement of a word is its cosine distance between the two spaces (Hamilton, Leskovec and Jurafsky 2016,
-"Diachronic Word Embeddings Reveal Statistical Laws of Semantic Change", sections 2.2 and 3.1). Distances tend
-to be larger for rarer words, and they are above 0 even between two halves of one corpus. Compare them with
-the distances between two such halves.
+Distances tend to be larger for rarer words, and they are above 0 even between two halves of one corpus.
+Compare them with the distances between two such halves.
 """
 
 from dataclasses import dataclass
@@ -30,8 +28,8 @@ class MovedWord:
 
 @dataclass(frozen=True)
 class Displacement:
-    """The comparison of two spaces, `old` and `new`: their common words, in the order of `new`, with the
-    cosine distances of these words, float32 [words].
+    """The cosine distances, float32 [words], of the words that two spaces have in common, in the order of
+    `new`.
     """
 
     words: list[str]
@@ -44,8 +42,8 @@ class Displacement:
         return [float(each) for each in np.quantile(self.distances, shares)]
 
     def farthest(self, count: int, near: int = 5) -> list[MovedWord]:
-        """Return the `count` words that moved farthest, in descending order of distance, each with its `near`
-        nearest words in both spaces.
+        """Return the `count` words that moved farthest, the farthest first, each with its nearest words in
+        both spaces.
         """
         order = np.argsort(-self.distances, kind="stable")[:count]
         return [
@@ -58,8 +56,7 @@ class Displacement:
 
 
 def find_moved_words(old: WordVectors, new: WordVectors, most: int) -> Displacement:
-    """Compare the common words of two spaces. Only the first `most` words of each space are considered;
-    training programs write the most frequent words first.
+    """Compare the common words of two spaces. Only the first `most` words of each space are considered.
 
     Raises UserError for spaces of different dimensions, or with fewer than LEAST_PAIRS common words.
     """

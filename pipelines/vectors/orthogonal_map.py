@@ -21,8 +21,8 @@ def fit_rotation(source: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def mean_similarity(queries: np.ndarray, keys: np.ndarray, nearest: int = NEAREST) -> np.ndarray:
-    """Return the mean cosine between each query and its `nearest` most similar keys, float32 [queries]. If
-    there are fewer keys, the mean is over all of them. All rows must have length 1.
+    """Return the mean cosine between each query and its `nearest` most similar keys, float32 [queries]. All
+    rows must have length 1.
     """
     count = min(nearest, len(keys))
     means = [np.partition(block, -count, axis=1)[:, -count:].mean(axis=1) for block in _similarities(queries, keys)]
@@ -33,9 +33,8 @@ def retrieve(queries: np.ndarray, keys: np.ndarray, penalty: np.ndarray, count: 
     """Return, for each query, the rows of the `count` keys with the highest 2 cos(query, key) - penalty[key],
     in descending order, int64 [queries, min(count, keys)]. All queries and keys must have length 1.
 
-    If the penalty is `mean_similarity(keys, all mapped source vectors)`, the ranking is that of CSLS, because
-    the remaining term of CSLS depends only on the query (Conneau et al. 2018, arXiv 1710.04087, equation 6).
-    If the penalty is zero, the ranking is by cosine.
+    If the penalty is `mean_similarity(keys, all mapped source vectors)`, the ranking is that of CSLS (Conneau
+    et al. 2018, arXiv 1710.04087, equation 6).
     """
     best = [np.zeros((0, min(count, len(keys))), np.int64)]
     for block in _similarities(queries, keys):
@@ -61,8 +60,5 @@ def mutual_pairs(mapped: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np
 
 
 def _similarities(queries: np.ndarray, keys: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield, for each block of up to _BLOCK queries, their cosines to all keys, float32 [block, keys]. All
-    vectors must have length 1.
-    """
     for first in range(0, len(queries), _BLOCK):
         yield queries[first : first + _BLOCK] @ keys.T

@@ -62,9 +62,7 @@ def check_output(output: LocalPath, *, overwrite: bool) -> None:
 
 
 def write_vectors(vectors: WordVectors, path: LocalPath) -> None:
-    """Write vectors in the text format of word2vec. The first line has the number of words and the number of
-    dimensions. Each further line has a word and its values, rounded to seven significant digits.
-    """
+    """Write vectors in the text format of word2vec, with values rounded to seven significant digits."""
 
     form = " ".join(["%.7g"] * vectors.matrix.shape[1])
 
@@ -77,12 +75,8 @@ def write_vectors(vectors: WordVectors, path: LocalPath) -> None:
 
 
 def read_vectors(place: LocalPath, most: int | None = None) -> WordVectors:
-    """Read a file of vectors written by `write_vectors`, word2vec (`-binary 0`) or fastText (.vec). For a
-    directory, the file is its vectors.txt. If `most` is given, only the first `most` words are read.
-
-    Raises UserError for a missing file. Also raises UserError, with the number of the line, for a wrong
-    header, a wrong number of values, a value that is not a finite number, a word that is not UTF-8 or a
-    repeated word.
+    """Read a file of vectors in the text format of word2vec, or the vectors.txt of a directory. If `most` is
+    given, only the first `most` words are read. Raises UserError for a missing or malformed file.
     """
     path = vectors_file(place)
     if not path.is_file():
@@ -132,9 +126,9 @@ def neighbours(vectors: WordVectors, word: str, count: int) -> list[Neighbour]:
 
 def complete_analogy(vectors: WordVectors, words: tuple[str, str, str], count: int) -> list[Neighbour]:
     """Return the `count` words that best complete the analogy "a is to b as c is to ...", best first. `words`
-    are a, b and c, which are left out of the result. With all vectors scaled to length 1, the score of a word
-    w is cos(w, b - a + c). It ranks words as cos(w, b) - cos(w, a) + cos(w, c) does (3CosAdd; Mikolov, Yih
-    and Zweig 2013, "Linguistic Regularities in Continuous Space Word Representations", section 4).
+    are a, b and c, which are left out of the result. The score of a word w is cos(w, b - a + c), with all
+    vectors scaled to length 1; it ranks words as 3CosAdd does (Mikolov, Yih and Zweig 2013, "Linguistic
+    Regularities in Continuous Space Word Representations", section 4).
     """
     a, b, c = (vectors.row(word) for word in words)
     query = unit_rows((vectors.unit[b] - vectors.unit[a] + vectors.unit[c])[None])[0]
@@ -150,9 +144,8 @@ def _highest(vectors: WordVectors, query: np.ndarray, without: set[int], count: 
 
 @dataclass(frozen=True)
 class AnalogyScore:
-    """The result of answering one section of analogy questions. `questions` is the number of questions,
-    `covered` the number of those whose four words all have vectors, and `correct` the number of correct
-    answers.
+    """The result of answering one section of analogy questions. `covered` is the number of questions whose
+    four words all have vectors.
     """
 
     section: str
@@ -163,11 +156,10 @@ class AnalogyScore:
 
 def answer_questions(vectors: WordVectors, path: LocalPath) -> list[AnalogyScore]:
     """Answer a file of analogy questions in the format of word2vec's questions-words.txt, and return the
-    score of each section that has questions. Sections begin with a line `: NAME`. A question is a line of
-    four words, the last of which is the answer. If no word of the vectors has a capital letter, the questions
-    are converted to lower case.
+    score of each section. If no word of the vectors has a capital letter, the questions are converted to
+    lower case.
 
-    Raises UserError for any other line that is not blank, and for a line that is not UTF-8.
+    Raises UserError for a malformed line.
     """
     fold: Callable[[str], str] = str if any(word != word.lower() for word in vectors.words) else str.lower
     scores: list[AnalogyScore] = []

@@ -17,8 +17,8 @@ def character_vocabulary(texts: Iterable[str], unknown: str = "unk") -> bytes:
     127), then the characters of the texts, ordered by code point. `texts` is read once.
 
     A character outside the vocabulary becomes `<unk>`; with `unknown="error"`, `tokenizers` refuses it.
-    Raises ValueError if `unknown` is neither `unk` nor `error`, for texts without any character, and for a
-    lone surrogate.
+    Raises ValueError for any other `unknown` than `unk`, for texts without any character, and for a lone
+    surrogate.
     """
     if unknown not in UNKNOWN:
         raise ValueError(f"unknown: got {unknown!r}, allowed {', '.join(UNKNOWN)}")

@@ -1,6 +1,6 @@
-"""Grow a byte-level BPE: keep its tokens, their ids and its merges, and learn further merges on other texts,
-such as those of a domain. This is vocabulary expansion; Yao et al. 2021 ("Adapt-and-Distill", section 3.1) do
-the same with WordPiece in AdaLM.
+"""Grow a byte-level BPE: keep its tokens, their ids and its merges, and learn further merges on other texts.
+This is vocabulary expansion; Yao et al. 2021 ("Adapt-and-Distill", section 3.1) do the same with WordPiece in
+AdaLM.
 
 The texts are encoded with the base tokenizer, and each token is replaced by a character that stands for it.
 The result is words over a large alphabet, on which `tokenizers` learns BPE as usual.
@@ -23,13 +23,11 @@ def grow_byte_bpe(texts: Iterable[str], base: Definition, vocab_size: int, *, mi
     """Return the content of a `tokenizer.json` that extends the tokenizer `base` to `vocab_size` tokens.
 
     The tokens of `base` keep their ids. They are followed by the reserved tokens
-    (`tokenizer.vocabulary.specials`) that `base` lacks, and then by one token per new merge. Two tokens are
-    merged only if they occur side by side at least `min_frequency` times in the texts. `texts` may be read
-    several times, so it must not be an iterator.
+    (`tokenizer.vocabulary.specials`) that `base` lacks, and then by one token per new merge. `texts` may be
+    read several times, so it must not be an iterator.
 
-    Raises ValueError if `base` is not a byte-level BPE that keeps every byte, if an ordinary token of `base`
-    has the name of a reserved token that must be added, if `base` and the added reserved tokens already fill
-    `vocab_size`, for texts with too few repeated pairs, and for a text with a lone surrogate.
+    Raises ValueError if `base` is not a byte-level BPE that keeps every byte, for unsuitable options or
+    texts, and where `add_reserved` does.
     """
     if base.kind not in ("byte_bpe", "bytes") or not base.keeps_bytes:
         raise ValueError(
@@ -101,8 +99,8 @@ def _as_characters(texts: Iterable[str], base: Definition) -> Iterator[str]:
 
 
 def _joined(learned: Iterable[tuple[str, str]], tokens: dict[int, str]) -> list[tuple[str, str]]:
-    """Return the learned merges as pairs of tokens. A merge is omitted if its text is already a token,
-    because each text is listed once in a vocabulary. A merge that builds on an omitted merge is omitted, too.
+    """Return the learned merges as pairs of tokens. A merge is omitted if its text is already a token. A
+    merge that builds on an omitted merge is omitted, too.
     """
     known = set(tokens.values())
     texts = {chr(_FIRST + number): token for number, token in tokens.items()}

@@ -1,6 +1,4 @@
-"""Code shared by the tokenizers that are trained: checks before and after training, and the selection of a
-vocabulary's characters.
-"""
+"""Code shared by the tokenizers that are trained."""
 
 import re
 from collections import Counter
@@ -17,9 +15,7 @@ and 1 for others). Rarer characters are unknown.
 
 
 def check_request(vocab_size: int, smallest: int, why: str, coverage: float, min_frequency: int) -> None:
-    """Raise ValueError if `vocab_size` is below `smallest`, `coverage` is outside (0, 1], or `min_frequency`
-    is below 1. The message gives `why` as the reason for `smallest`.
-    """
+    """Raise ValueError if an option is out of range. The message gives `why` as the reason for `smallest`."""
     if vocab_size < smallest:
         raise ValueError(f"vocab_size: got {vocab_size}, allowed {smallest} or more ({why})")
     if not 0 < coverage <= 1:
@@ -44,8 +40,6 @@ def check_encodable(texts: Iterable[str]) -> Iterator[str]:
 def known_characters(texts: Iterable[str], coverage: float) -> str:
     """Return, in order of code point, the fewest characters that together make up at least the share
     `coverage` of all characters in the texts. White space is not counted.
-
-    If characters are equally frequent, those with smaller code points are kept.
     """
     counts: Counter[str] = Counter()
     for text in check_encodable(texts):

@@ -67,8 +67,7 @@ def train(
     `texts` may be read more than once, so it must not be an iterator. `coverage`, the share of characters
     that are known, is ignored for `bytes`, `byte_bpe` and `characters`. `vocab_size` must be None for
     `characters`, whose vocabulary follows from the texts, and may be None for `bytes`. Raises ValueError for
-    an unknown kind, for an option other than `coverage` that the kind does not have, for a `vocab_size` that
-    it does not allow, and in the cases listed by the kind's training function.
+    other options that the kind does not have, and where the kind's training function does.
     """
     if kind not in KINDS:
         raise ValueError(f"kind: got {kind!r}, allowed {', '.join(KINDS)}")

@@ -36,12 +36,9 @@ def train_word_bpe(
 
     Ids are assigned in order to the reserved tokens (0 to 127), to the normalised characters that `coverage`
     keeps and the mark, ordered by code point, and to one token per merge. White space is not kept: decoding
-    writes one space between words. `lowercase` converts to lower case, as in GPT. Characters outside the vocabulary
-    become `<unk>`.
+    writes one space between words. Characters outside the vocabulary become `<unk>`.
 
-    Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, for a text
-    with a lone surrogate, for a `vocab_size` below 129, a `coverage` outside (0, 1] and a `min_frequency`
-    below 1.
+    Raises ValueError for unsuitable options or texts, such as texts that do not fill `vocab_size`.
     """
     check_request(vocab_size, len(SPECIALS) + 1, "128 are reserved", coverage, min_frequency)
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -58,8 +55,8 @@ def train_word_bpe(
 
 
 def word_normalizer(lowercase: bool) -> Any:
-    """Return the `tokenizers` normaliser that applies NFC, converts to lower case with `lowercase`, replaces END_OF_WORD
-    with a space, separates punctuation, and adds END_OF_WORD to the end of every word.
+    """Return the `tokenizers` normaliser that applies NFC, replaces END_OF_WORD with a space, separates
+    punctuation, and adds END_OF_WORD to the end of every word.
     """
     from tokenizers import Regex, normalizers
 

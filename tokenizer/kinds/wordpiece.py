@@ -1,8 +1,8 @@
 """Train WordPiece as in BERT (Devlin et al. 2019; Wu et al. 2016). Words are cut into the longest known
 pieces, and pieces that do not begin a word start with `##`.
 
-Hugging Face `tokenizers` learns the pieces by BPE merges, as its BERT tokenizer does. It produces a different
-vocabulary in every run, even with one thread, so a trained file cannot be reproduced.
+Hugging Face `tokenizers` learns the pieces by BPE merges. It produces a different vocabulary in every run,
+even with one thread.
 """
 
 from collections.abc import Iterable
@@ -23,13 +23,10 @@ def train_wordpiece(
     it must not be an iterator.
 
     The reserved tokens have the ids 0 to 127; characters and pieces follow. `lowercase` is as in BERT
-    uncased: letters become lower case, and accents are stripped. Texts are cleaned and cut as in BERT: control characters
-    are removed, and every Chinese character and punctuation mark is a word. A word of more than 100
-    characters, or one that cannot be cut into known pieces, becomes `<unk>`.
+    uncased: letters become lower case, and accents are stripped. Texts are cleaned and cut into words as in
+    BERT. A word of more than 100 characters, or one that cannot be cut into known pieces, becomes `<unk>`.
 
-    Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, for a text
-    with a lone surrogate, for a `vocab_size` below 129, a `coverage` outside (0, 1] and a `min_frequency`
-    below 1.
+    Raises ValueError for unsuitable options or texts, such as texts that do not fill `vocab_size`.
     """
     check_request(vocab_size, len(SPECIALS) + 1, "128 are reserved", coverage, min_frequency)
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers

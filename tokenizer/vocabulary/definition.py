@@ -2,9 +2,7 @@
 
 Hugging Face `tokenizers` and gigatoken turn a literal `<mask>` or `<|endoftext|>` in a text into the special
 token, and the setting `encode_special_tokens=True` is not saved in the file. A copy without special added
-tokens encodes such a string as plain characters in both libraries. Vocabularies other than BPE can also match
-special tokens as words or pieces, so the copy renames these to names that contain spaces, which no word
-contains.
+tokens encodes such a string as plain characters in both libraries.
 """
 
 import json
@@ -51,12 +49,7 @@ class Definition:
 
     @cached_property
     def first_byte(self) -> int | None:
-        """The id of byte 0 if every byte b of a text is encoded as the id `first_byte` + b, else None.
-
-        It is None except for a byte-level BPE without merges and without `ignore_merges` in which the 256
-        bytes have consecutive ids in byte order, all added tokens are special, and text is not changed before
-        encoding.
-        """
+        """The id of byte 0 if every byte b of a text is encoded as the id `first_byte` + b, else None."""
         model = self.data["model"]
         first = model["vocab"].get(characters_of_bytes()[0]) if model["type"] == "BPE" else None
         if first is None or model["merges"] or model["ignore_merges"] or not self._byte_level:
@@ -81,9 +74,7 @@ class Definition:
 
     @cached_property
     def unknown_id(self) -> int | None:
-        """The id of the unknown token, which is the only special token that text may yield. None if the
-        vocabulary has no unknown token.
-        """
+        """The id of the unknown token, which is the only special token that text may yield."""
         model = self.data["model"]
         if model["type"] == "Unigram":
             return model["unk_id"]
@@ -249,8 +240,8 @@ class Definition:
 
 
 def read_definition(path: str) -> Definition:
-    """Read the `tokenizer.json` at `path`, which is the file or its directory. Raises ValueError if there is
-    no such file, if it is not a `tokenizer.json`, or if its vocabulary is empty.
+    """Read the `tokenizer.json` at `path`, which is the file or its directory. Raises ValueError for a
+    missing or broken file.
     """
     from tokenizers import Tokenizer
 
@@ -294,9 +285,7 @@ def characters_of_bytes() -> tuple[str, ...]:
 
 @cache
 def _byte_of_character() -> dict[str, int]:
-    """Return GPT-2's table of the byte that each character represents. Visible Latin-1 characters represent
-    their own bytes. The characters from U+0100 on represent the other bytes, in order.
-    """
+    """Return GPT-2's table of the byte that each character represents."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [value for value in range(BYTE_VALUES) if value not in printable]
     table = {chr(value): value for value in printable}

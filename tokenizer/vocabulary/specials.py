@@ -1,10 +1,8 @@
 """The reserved tokens and their names in other tokenizers. They have fixed ids at the start of every
 vocabulary that is trained here from scratch.
 
-Readers of token shards add these tokens. Text never yields them, except `<unk>` (see `tokenizer.encode`).
-They cover the objectives of all model families: padding, document marks, BERT's classification and masking
-tokens, T5's 100 sentinels, the marks of fill-in-the-middle (Bavarian et al. 2022), and spare tokens. No
-objective therefore needs a different vocabulary.
+Text never yields them, except `<unk>` (see `tokenizer.encode`). They cover the objectives of all model
+families, including fill-in-the-middle (Bavarian et al. 2022).
 """
 
 import difflib
@@ -110,9 +108,7 @@ def add_fallback_marks(roles: Mapping[str, int]) -> dict[str, int]:
     """Return roles (from `map_roles`) in which another special token serves as `<bos>` or `<eos>` if the role
     is missing.
 
-    If only one of the two exists, it serves as both, as in GPT-2. Otherwise BERT's `<cls>` and `<sep>` begin
-    and end a text. As a last resort `<unk>` separates documents: the published tokenizer of GPT declares no
-    other special token.
+    The last resort is `<unk>`: the published tokenizer of GPT declares no other special token.
     """
     candidates = {BOS: (BOS, EOS, CLS, UNK), EOS: (EOS, BOS, SEP, UNK)}
     marks = {mark: next((roles[name] for name in names if name in roles), None) for mark, names in candidates.items()}

@@ -1,8 +1,5 @@
-"""Methods of fine-tuning. A method decides which parameters of a pretrained model are trained and which new
-ones are added.
-
-The protocol is `shared.training_method`. To add a method, put a file into one of these folders and add the
-method's class to the union `Method`:
+"""Methods of fine-tuning. To add one, put a file into one of these folders and add its class to the union
+`Method`:
 
 - `weights`: methods that train parameters of the base, the task's head alone, or new parameters that modify
   the base's weights;

@@ -1,15 +1,12 @@
 """An adapter as a directory: the parameters that a method has trained, without those of the base model.
 
-`adapter_model.safetensors` holds the tensors. If peft supports the method on this architecture, they are in
-peft's layout, and `adapter_config.json` is peft's configuration, so that `PeftModel.from_pretrained(base,
-directory)` gives the same results. Otherwise the tensors are stored under our parameter names.
+If peft supports the method on this architecture, the tensors are in peft's layout, and
+`PeftModel.from_pretrained(base, directory)` gives the same results. Otherwise they are stored under our
+parameter names.
 
-The head is among peft's `modules_to_save` if peft supports the method, the method uses peft's layers, and the
-stock `transformers` model for the task has the same head. In this case, `base` must be the stock model with a
-new head of the same size. Otherwise the head is in `task_head.safetensors`.
-
-`gristmill.json`, written last, records the method, the architecture, the fingerprint of the base and the
-files.
+In peft's layout, the head is among the `modules_to_save` if the method uses peft's layers and the stock
+`transformers` model for the task has the same head. In this case, `base` must be the stock model with a new
+head of the same size. Otherwise the head is in `task_head.safetensors`.
 """
 
 import json
@@ -40,9 +37,9 @@ _TENSORS, _HEAD, _RECORD, _PEFT = (
 
 
 def base_fingerprint(network: Any, architecture: str) -> str:
-    """Return the xxh3_128 digest of the names, shapes and fp32 values of the parameters in the network's
-    stacks, embeddings included. Heads and the pooler are excluded, because they have random values if the
-    base lacks them. Call this before a method is applied.
+    """Return the xxh3_128 digest of the parameters in the network's stacks, embeddings included. Heads and
+    the pooler are excluded, because they have random values if the base lacks them. Call this before a method
+    is applied.
     """
     import torch
     import xxhash
@@ -62,7 +59,7 @@ class StockHead:
 
     `names` maps our names of the head's parameters to the stock names. `stacks` holds two prefixes of the
     names of parameters in the stacks of blocks: ours, then that of the stock model. `task_type` is peft's
-    name for the kind of task, or None if peft has none.
+    name for the kind of task.
     """
 
     names: Mapping[str, str]
@@ -80,9 +77,9 @@ class StockHead:
         return list(dict.fromkeys(found))
 
     def peft_names(self, own: Iterable[str]) -> dict[str, str]:
-        """Return a mapping to the names that peft uses for parameters of the stock model. It maps our names
-        of the head's parameters, and the names in `own`: those that peft would use for the method's
-        parameters in our model.
+        """Return a mapping to the names that peft uses for parameters of the stock model, from our names of
+        the head's parameters and from `own`, the names that peft would use for the method's parameters in our
+        model.
         """
         ours, theirs = (f"{_PREFIX}{beginning}" for beginning in self.stacks)
         return {name: theirs + name.removeprefix(ours) for name in own} | {
@@ -153,9 +150,9 @@ def load_adapter(directory: LocalPath, network: Any, architecture: str, family: 
     """Apply an adapter to the network of its base and return its method. If the task has a head, it must be
     attached beforehand.
 
-    Raises UserError if the directory contains pickled weights or is not an adapter in the current format,
-    CorruptFileError if a file of tensors is missing or damaged, and ConfigError if `network` is not the base
-    that the adapter was trained on or a tensor does not fit.
+    Raises UserError if the directory is not an adapter in the current format, CorruptFileError if a file of
+    tensors is missing or damaged, and ConfigError if `network` is not the base that the adapter was trained
+    on or a tensor does not fit.
     """
     from safetensors.torch import load_file
 

@@ -144,9 +144,6 @@ def _write_items(output: LocalPath, named: Mapping[str, str], models: list[str])
 def _checkpoints(
     options: argparse.Namespace, runs: list[LocalPath], named: Mapping[str, str], requirements: list[Requirement]
 ) -> int:
-    """Evaluate checkpoints of runs, and check `requirements` against scores averaged over the last
-    checkpoints of each run. Returns 1 if a requirement is not met, else 0.
-    """
     from gristmill.storage.store import write_json
     from trainers.evaluation.checkpoints.evaluate_checkpoints import evaluate_checkpoints
     from trainers.evaluation.checkpoints.history_lines import history_lines
@@ -297,9 +294,6 @@ def _columns(named: Mapping[str, str]) -> "tuple[Suite | None, list[tuple[Task |
 
 
 def _load(name: str, shots: str | None) -> "Task | HarnessTask":
-    """Load one of our tasks, or a task in the format of lm-evaluation-harness, in which `shots`, if given,
-    replaces `num_fewshot`.
-    """
     from trainers.tasks.harness_format.harness_task import is_harness_task, load_harness_task
     from trainers.tasks.load_task import load_task
 

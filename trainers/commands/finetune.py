@@ -44,10 +44,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 @dataclass(frozen=True)
 class _Request:
-    """One run to train: its directory, its task (or several, joined by commas), its setting in a sweep, and
-    all overrides of its job's fields.
-    """
-
     run: LocalPath
     task: str
     setting: "Setting"
@@ -220,9 +216,7 @@ def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
 
 
 def _resolve(job: "Finetuning", corpus: "TaskCorpus", run: LocalPath) -> "Finetuning":
-    """Return the resolved job. Errors that can be found before the run directory is written are raised here,
-    including errors in the splits that are scored at the end.
-    """
+    """Return the resolved job. Errors that can be found before the run directory is written are raised here."""
     from trainers.engine.hardware.compiler import check_compiler
     from trainers.inference.base import check_model
     from trainers.inference.predict import held_out_splits

@@ -17,9 +17,7 @@ def split_settings(settings: Sequence[str], names: Sequence[str]) -> tuple[dict[
 
 
 def corpora_of(named: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the directories or URLs in `corpus=A,B`; empty without this setting. Raises ConfigError for an
-    invalid path or URL.
-    """
+    """Return the directories or URLs in `corpus=A,B`. Raises ConfigError for an invalid path or URL."""
     corpora = tuple(filter(None, named.get("corpus", "").split(",")))
     for name in corpora:
         parse_location(name)
@@ -27,8 +25,8 @@ def corpora_of(named: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def read_weights(data: "Data") -> "Data":
-    """Return `data` with its weights read from a file if `data.weights` is the name of a YAML file, such as
-    the proposal of a study. Raises ConfigError if the file has no mapping `weights`.
+    """Return `data` with its weights read from a file if `data.weights` is the name of a YAML file. Raises
+    ConfigError if the file has no mapping `weights`.
     """
     from gristmill.config import load_yaml, parse, plain
     from trainers.config.pretraining import Data

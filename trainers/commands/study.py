@@ -1,6 +1,4 @@
-"""`study`: plan, run and report a study, or fit laws to existing runs. A study answers a question about
-training data and is defined in a single file.
-"""
+"""`study`: plan, run and report a study, or fit laws to existing runs."""
 
 import argparse
 from typing import TYPE_CHECKING

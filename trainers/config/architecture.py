@@ -279,9 +279,7 @@ class Model:
         return self.position or self.traits.positions[0]
 
     def check(self) -> None:
-        """Validate the sizes and the position scheme. An optional field may be set only if it applies to the
-        architecture (`Traits.has`).
-        """
+        """Validate the sizes and the position scheme, and that optional fields apply to the architecture."""
         for name in ("layers", "width", "heads", "positions", "relative_distance"):
             require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 or more")
         for name in (
@@ -418,9 +416,8 @@ def fill(model: Model, tokens: int) -> Model:
     """Return the model with default values in place of null fields. `tokens` is the number of tokens of the
     tokenizer.
 
-    `key_value_heads` is always filled. These fields stay null: `generator_layers`, `embedding_sharing`, the
-    fields of an optional part that the model does not use, and all others that the architecture lacks. Raises
-    ConfigError if `vocab_size` is smaller than `tokens`.
+    `generator_layers` and `embedding_sharing` stay null, as do fields that the architecture lacks or that the
+    model does not use, except `key_value_heads`. Raises ConfigError if `vocab_size` is smaller than `tokens`.
     """
     vocabulary = model.vocab_size or -(-tokens // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
     if vocabulary < tokens:

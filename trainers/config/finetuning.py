@@ -1,5 +1,5 @@
-"""The configuration of a fine-tuning run: tasks, method, head and base. `trainers.runs.resolve_finetuning`
-computes the null fields that depend on the tasks and the base.
+"""The configuration of a fine-tuning run. Null fields that depend on the tasks and the base are computed
+later (`trainers.runs.resolve_finetuning`).
 """
 
 from dataclasses import dataclass, field, replace

@@ -1,8 +1,6 @@
-"""The settings that all kinds of jobs share: model, batch, budget, optimizer, schedule, checkpoints,
-execution.
+"""The settings that all kinds of jobs share.
 
-A recipe overrides the defaults, and `a.b=value` on the command line overrides both. `resolved.yaml` contains
-all fields, except those that were added after the first runs and have their default value.
+A recipe overrides the defaults, and `a.b=value` on the command line overrides both.
 """
 
 from abc import ABC, abstractmethod
@@ -343,8 +341,8 @@ class Job(ABC):
 
     @property
     def bptt(self) -> int | None:
-        """The number of tokens in each window if rows are trained in windows, with an optimizer update per
-        window. None if rows are trained whole.
+        """The number of tokens in each window, with an optimizer update per window. None if rows are trained
+        whole.
         """
         return None
 

@@ -1,5 +1,5 @@
-"""The kinds of jobs, selected by `kind` in `resolved.yaml`. To add one, register its dataclass here and its
-way of reading data in `trainers.runs.job_data`.
+"""The kinds of jobs, selected by `kind`. To add one, register its dataclass here and its way of reading data
+in `trainers.runs.job_data`.
 """
 
 from collections.abc import Mapping
@@ -15,18 +15,14 @@ JOBS: dict[str, type[Job]] = {"pretraining": Pretraining, "finetuning": Finetuni
 
 
 def parse_job(data: Mapping[str, Any], where: str) -> Job:
-    """Parse plain data into a job. `kind` selects the kind of job, pretraining by default. Raises ConfigError
-    for invalid data; its message begins with `where`.
-    """
+    """Parse plain data into a job, pretraining by default. Raises ConfigError for invalid data."""
     union: Any = Union[tuple(JOBS.values())]  # noqa: UP007
     job: Job = parse(union, {"kind": "pretraining", **data}, where)
     return job
 
 
 def as_pretraining(job: Job, where: object) -> Pretraining:
-    """Return `job` as a pretraining job, for commands that support nothing else. Raises UserError for other
-    kinds; its message begins with `where`.
-    """
+    """Return `job` as a pretraining job. Raises UserError for other kinds."""
     if not isinstance(job, Pretraining):
         raise UserError(f"{where}: is of kind {job.kind}, allowed pretraining")
     return job

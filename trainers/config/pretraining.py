@@ -1,5 +1,5 @@
-"""The configuration of a pretraining run. `trainers.runs.resolve.resolve` computes the null fields that
-depend on the corpus.
+"""The configuration of a pretraining run. Null fields that depend on the corpus are computed later
+(`trainers.runs.resolve`).
 """
 
 from dataclasses import dataclass, field, replace
@@ -352,10 +352,6 @@ class Pretraining(Job):
         )
 
     def _check_isolation(self) -> None:
-        """Require `isolation` if the objective can make rows longer than the model's number of positions and
-        the position scheme is neither rope nor t5_bias. With `isolation`, positions restart in every document
-        and so do not exceed this number.
-        """
         require(
             self.data.isolation or not self.objective.rewrites_rows or self.model.scheme in ("rope", "t5_bias"),
             f"data.isolation: got false with objective {self.objective.kind}, whose rows may be longer than the "

@@ -43,8 +43,7 @@ class DocumentData:
     `sources[source[i]]`, predicted from `inputs[i]`. `text_bytes` [sources] is the number of UTF-8 bytes of
     text in each source's documents.
 
-    In a decoder, the inputs are read in both directions if `bidirectional`. `mode` is the id of the token
-    that precedes every input, or None.
+    `mode` is the id of the token that precedes every input, or None.
     """
 
     sources: tuple[SourceStream, ...]
@@ -57,8 +56,8 @@ class DocumentData:
     mode: int | None
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield rank `rank`'s share of the chunks, in batches of `size` rows with at most one chunk per row.
-        Every rank gets the same number of batches.
+        """Yield rank `rank`'s share of the chunks, in batches of `size` rows. Every rank gets the same number
+        of batches.
         """
         lengths = np.array([len(one) + len(other) for one, other in zip(self.inputs, self.targets, strict=True)])
         by_length = np.argsort(-lengths, kind="stable")
@@ -79,10 +78,8 @@ class DocumentData:
         return decoder_rows(pairs, rows, self.context, self.mode, self.bidirectional, False)
 
     def fields(self, sums: np.ndarray) -> dict[str, Any]:
-        """Return `document_bits_per_byte` of all documents, the number of positions per window as
-        `document_window`, and `document_bits_per_byte` of each source under `sources`. `sums`, float64 [2,
-        sources], contains the nats and the number of targets of each source, summed over the batches of all
-        ranks.
+        """Return the metric of all documents and of each source. `sums`, float64 [2, sources], contains the
+        nats and the number of targets of each source, summed over all batches and ranks.
         """
         bits = sums[0] / math.log(2)
         each = {s.name: {FIELD: float(b / n)} for s, b, n in zip(self.sources, bits, self.text_bytes, strict=True)}
@@ -90,8 +87,8 @@ class DocumentData:
 
 
 def add_document_fields(losses: Mapping[str, Any], documents: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `losses`, the fields of a validation (`loss_metrics.loss_fields`), with `documents` added: the
-    fields that `DocumentData.fields` returned, or none. The fields of a source are joined in its entry.
+    """Return `losses`, the fields of a validation, with the fields `documents` of `DocumentData.fields`
+    added, if there are any.
     """
     more = documents.get("sources", {})
     sources = {name: {**entry, **more.get(name, {})} for name, entry in losses["sources"].items()}
@@ -105,7 +102,7 @@ def window(data: DocumentData) -> int:
 
 def document_data(corpus: TrainingCorpus, config: Pretraining) -> DocumentData | None:
     """Return the documents on which a run is measured. None if the run's objective does not learn the
-    likelihood of text, or if no validation split has a document to measure.
+    likelihood of text, or if there is no document to measure.
     """
     members = [(one, token) for one, token in config.objective.members() if one.gives_likelihood]
     if not members:

@@ -1,9 +1,9 @@
 """Weights of domains at any level: compute the weight of each domain of a corpus from weights such as `web:
 0.6, web:science: 0.3`.
 
-The leaves of a corpus are its sources or, for a source that the `shards` step splits into groups, these
-groups, such as `web:science:q5`. A name stands for the leaf of that name or for all leaves below it, except
-those that a longer name stands for: here, `web` stands for all of the source `web` outside `web:science`.
+The leaves of a corpus are its sources or, for a source that is split into groups, these groups. A name stands
+for the leaf of that name or for all leaves below it, except those that a longer name stands for: here, `web`
+stands for all of the source `web` outside `web:science`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,11 +19,9 @@ def names_above(leaf: str) -> list[str]:
 
 
 def assign_leaves(names: Iterable[str], leaves: Iterable[str], field: str) -> dict[str, list[str]]:
-    """Return, for each of `names`, the sorted domains (`leaves`) that it stands for. A leaf belongs to the
-    longest of `names` that is its own name or a level above it; a leaf without such a name is left out.
-
-    Raises ConfigError, with a message that begins with `field`, for a name whose leaves all belong to longer
-    names.
+    """Return, for each of `names`, the sorted domains (`leaves`) that it stands for. A leaf without a name is
+    left out. Raises ConfigError, with a message that begins with `field`, for a name whose leaves all belong
+    to longer names.
     """
     leaves_of: dict[str, list[str]] = {name: [] for name in names}
     for leaf in sorted(leaves):
@@ -42,8 +40,7 @@ def assign_leaves(names: Iterable[str], leaves: Iterable[str], field: str) -> di
 
 def share_weights(weights: Mapping[str, float], tokens: Mapping[str, int], field: str) -> dict[str, float]:
     """Return the weight of each domain (leaf) whose weight is above 0, ordered by name. The weight of a name
-    is divided among the leaves that it stands for, in proportion to their tokens. `tokens` gives the number
-    of tokens of every leaf, 1 or more.
+    is divided among its leaves in proportion to their `tokens`, which must be 1 or more.
 
     Raises ConfigError as `assign_leaves` does.
     """

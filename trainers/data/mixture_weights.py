@@ -2,9 +2,7 @@
 on epochs.
 
 A mixture is a list of parts with constant shares. A part ends where a stage ends, or where a source reaches
-its cap on epochs; from there on, the other sources of the stage share its weight in proportion to their own.
-The request of a source is therefore a piecewise linear function of the tokens read, which
-`trainers.data.order` follows.
+its cap; from there on, the other sources of the stage share its weight in proportion to their own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,11 +17,11 @@ UNCAPPED = np.iinfo(np.int64).max
 @dataclass(frozen=True)
 class SourceMixture:
     """A mixture of the sources `names`, divided into parts in which the shares of the sources are constant.
-    `shares` [parts, sources] are the sources' shares of the tokens; they sum to 1 in each part. `ends`
-    [parts] are the ends of the parts, in tokens of the whole run.
+    `shares` [parts, sources] are the sources' shares of the tokens, and `ends` [parts] the ends of the parts,
+    in tokens of the whole run.
 
     `caps` [sources] is the maximum number of tokens drawn from each source: 0 if no part reads it, UNCAPPED
-    if it has no cap. `stages` are the stages that the mixture was built from.
+    if it has no cap.
     """
 
     names: tuple[str, ...]
@@ -34,9 +32,7 @@ class SourceMixture:
 
     @property
     def total(self) -> float:
-        """The number of tokens at which the mixture ends, because all sources of a stage have reached their
-        caps; infinite if this never happens.
-        """
+        """The number of tokens at which caps end the mixture; infinite if this never happens."""
         return float(self.ends[-1])
 
     def with_caps(self, caps: np.ndarray) -> "SourceMixture":
@@ -69,10 +65,8 @@ def build_mixture(
     stages: Sequence[tuple[float, Mapping[str, float]]], caps: Mapping[str, int], names: Sequence[str]
 ) -> SourceMixture:
     """Build the mixture of `stages`, each given as (tokens of the whole run at its end, weights by source).
-    The last stage must end at infinity.
-
-    `caps` gives the maximum number of tokens drawn from each source that has a cap. The mixture ends early,
-    at `total`, if all sources of a stage reach their caps: sources of other stages do not replace them.
+    The last stage must end at infinity. The mixture ends early if all sources of a stage reach their `caps`,
+    in tokens: sources of other stages do not replace them.
     """
     limits = np.array([caps.get(name, UNCAPPED) for name in names], dtype=np.int64)
     given, start = np.zeros(len(names)), 0.0

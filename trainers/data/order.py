@@ -51,9 +51,9 @@ class Stream:
 
 
 def choose_sequences(count: int, share: float, key: str) -> np.ndarray:
-    """Choose a random share `share` of `count` sequences, seeded with `key`; at least one sequence if there
-    are any. Returns their indices, int64, ascending. With the same `count` and `key`, a smaller share is a
-    subset of a larger one.
+    """Choose a random share `share` of `count` sequences, seeded with `key`; at least one sequence. Returns
+    their indices, int64, ascending. With the same `count` and `key`, a smaller share is a subset of a larger
+    one.
     """
     generator = np.random.Generator(np.random.PCG64(xxhash.xxh3_64_intdigest(key.encode())))
     return np.sort(generator.permutation(count)[: max(min(1, count), round(share * count))])
@@ -61,8 +61,8 @@ def choose_sequences(count: int, share: float, key: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class OrderPhase:
-    """A phase of an order: sequences of up to `length` tokens from some streams, drawn before sample `until`,
-    which is None for the last phase.
+    """A phase of an order: sequences of up to `length` tokens, drawn before sample `until`, which is None for
+    the last phase.
     """
 
     streams: tuple[Stream, ...]
@@ -72,9 +72,8 @@ class OrderPhase:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples as arrays of shape [n]: the global index of the sample, the index of its source, the index of
-    its sequence within the source, the number of tokens in the sequence, and the index of the source's epoch,
-    counted over all phases.
+    """Samples as arrays of shape [n]. `number` is the global index of the sample, and `sequence` the index of
+    the sequence within its source; `epoch` is counted over all phases.
     """
 
     number: np.ndarray
@@ -103,9 +102,8 @@ class Samples:
 @dataclass(frozen=True)
 class DrawTotals:
     """The totals drawn from each source by the first samples of a run, as arrays of shape [sources].
-
-    `sequences`, `tokens`, `capacity` (the number of positions that these sequences have room for) and
-    `epochs` begun are int64; `requested`, the number of tokens that the mixture requests, is float64.
+    `capacity` is the number of positions that the sequences have room for, `epochs` the number of epochs
+    begun, and `requested` the number of tokens that the mixture requests.
     """
 
     sequences: np.ndarray
@@ -117,9 +115,9 @@ class DrawTotals:
 
 @dataclass(frozen=True)
 class _State:
-    """The state of an order after `sample` samples: the number of sequences drawn in this phase and the
-    number of tokens drawn in the run, each [sources]. `begun` [4, sources] contains the totals at the start
-    of the phase: sequences, capacity and tokens drawn, and epochs begun.
+    """The state of an order after `sample` samples: `sequences` drawn in this phase and `tokens` drawn in the
+    run, each [sources]. `begun` contains the totals at the start of the phase, as `Order._totals_at` returns
+    them.
     """
 
     sample: int
@@ -143,8 +141,8 @@ class Order:
     """The samples of a run in their order. Sources of weight 0 are never drawn."""
 
     def __init__(self, phases: Sequence[OrderPhase], mixture: SourceMixture, seed: int, fingerprint: str) -> None:
-        """Create the order for phases that follow one another; the last one has no end. The streams of every
-        phase must have the names in `mixture`, in the same order. `fingerprint` identifies the corpus.
+        """Create the order for phases that follow one another. The streams of every phase must have the names
+        in `mixture`, in the same order. `fingerprint` identifies the corpus.
         """
         assert all(mixture.names == tuple(stream.name for stream in phase.streams) for phase in phases)
         ends = [phase.until for phase in phases]
@@ -185,7 +183,7 @@ class Order:
 
     def take(self, first: int, count: int) -> Samples:
         """Return `count` samples of the run, from sample `first` on. Raises MixtureExhausted if the mixture
-        ends before the last of them because of its caps on epochs.
+        ends before the last of them.
         """
         self._seek(first)
         parts = [self._draw(count)]
@@ -225,8 +223,8 @@ class Order:
         return {"order": self.identity, "sample": state.sample, "phase": state.phase, **arrays}
 
     def resume(self, record: Mapping[str, Any]) -> bool:
-        """Add `record`, a result of `state`, to the states from which samples are replayed, and return True.
-        Returns False, without effect, if `record` belongs to another order.
+        """Add `record`, a result of `state`, to the states from which samples are replayed. Returns False,
+        without effect, if `record` belongs to another order.
         """
         if record.get("order") != self.identity:
             return False
@@ -283,8 +281,7 @@ class Order:
         """Return the maximum number of tokens drawn from each source in the whole run, int64 [sources];
         UNCAPPED for a source without a cap.
 
-        A cap is rounded down to what whole sequences of the phase of sample `samples` can reach, given the
-        tokens drawn in earlier phases.
+        A cap is rounded down to what whole sequences of the phase of sample `samples` can reach.
         """
         self._seek(samples)
         return self._caps(self._at)
@@ -316,7 +313,6 @@ class _SequenceTable(NamedTuple):
     sequences, `full` counts all sequences and `short` is 0.
 
     `sizes` concatenates these lists; the list of a source begins at `size_starts` (-1 if it has no list).
-    `keys` are the keys of the permutations.
     """
 
     full: np.ndarray

@@ -65,10 +65,10 @@ def draw(
     """Draw the next samples of a phase into `source`, `sequence`, `tokens` and `epochs`, [samples] each.
     Epochs are numbered from the start of the phase. `counts` [sources] is the number of sequences drawn from
     each source in this phase, and `drawn` [sources] the number of tokens drawn from it in the whole run. Both
-    are read and updated in place.
+    are updated in place.
 
-    `ends`, `shares`, `given` and `caps` are those of a `SourceMixture`; `full` to `keys` are the fields of
-    the `_SequenceTable` in `trainers.data.order`. `length` is the number of tokens in a full sequence.
+    `ends` to `caps` are those of a `SourceMixture`, and `full` to `keys` those of the `_SequenceTable` in
+    `trainers.data.order`. `length` is the number of tokens in a full sequence.
 
     Returns the number of samples drawn, which is less than the length of `source` if the mixture ends.
     """
@@ -129,7 +129,7 @@ def draw(
 @kernel(nogil=True)
 def _deadline(ends: np.ndarray, shares: np.ndarray, given: np.ndarray, part: int, source: int, tokens: float) -> float:
     """Return the number of tokens of the whole run at which the request of a source reaches `tokens`;
-    infinity if it never does. The search begins with part `part` of the mixture.
+    infinity if it never does.
     """
     while part < len(ends) - 1 and tokens > given[part + 1, source]:
         part += 1
@@ -162,9 +162,7 @@ def _shuffle(order: np.ndarray, key: np.uint64, epoch: int) -> None:
 
 @kernel(nogil=True)
 def _permute(index: int, size: int, key: np.uint64, epoch: int) -> np.int64:
-    """Return element `index` of a keyed permutation of range(size): a Feistel network over range(2^(2h)),
-    where 2^(2h) >= size, applied again until the value is below `size`.
-    """
+    """Return element `index` of a keyed permutation of range(size), by a Feistel network with cycle walking."""
     half = _U(1)
     while (_U(1) << (_U(2) * half)) < _U(size):
         half += _U(1)

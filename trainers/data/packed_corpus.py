@@ -1,7 +1,5 @@
-"""Turn the shards of a build into batches: memory-map the shards, cut their documents into sequences, and
-make each worker's rows from the sequences.
-
-The tokens and targets of a sample do not depend on the number of workers or the micro-batch.
+"""Turn the shards of a build into batches: cut their documents into sequences, and make rows from the
+sequences.
 """
 
 import math
@@ -48,11 +46,9 @@ class TrainingCorpus:
     """The shards, by split and domain, of one or more corpora that were made with the same tokenizer. A
     domain is a source, or the part of a source in one group.
 
-    `directory` is the directory of the first corpus, and `shard_set` the name of its shard set. `mixtures`
-    are the mixtures that the corpus's manifest suggests; there are none if several corpora are read. `empty`
-    names the sources and domains that have no training documents, `columns` the optional columns that all
-    shards have, and `span_types` the types of spans that all shards record. `test` is the split `test`, which
-    only some sources have.
+    `directory` and `shard_set` are those of the first corpus. `mixtures` are those that the manifest
+    suggests; there are none if several corpora are read. `empty` names the sources and domains that have no
+    training documents. `columns` and `span_types` are what all corpora have.
     """
 
     fingerprint: str
@@ -76,11 +72,10 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
     """Read the manifests of one or more corpora and check that they fit together. No shard is opened.
 
     Each of `directories` is the directory of a corpus or, for a variant of a corpus, the path of the
-    variant's manifest. `frame` gives the special tokens around each document; it comes from the objective.
+    variant's manifest. `frame` gives the special tokens around each document.
 
     Raises UserError if a manifest is missing, the shard set cannot be determined, sources share a name,
-    tokenizers differ, or a tokenizer lacks a special token of the frame, and ConfigError if no directory is
-    given.
+    tokenizers differ, or a tokenizer lacks a special token of the frame.
     """
     if not directories:
         raise ConfigError(
@@ -162,14 +157,12 @@ class PackedCorpus:
 
     @cached_property
     def cropped_tokens(self) -> tuple[int, ...]:
-        """For each source, the number of tokens per epoch that are in no sequence; 0 if its sequences are cut
-        from the stream one after another.
-        """
+        """For each source, the number of tokens per epoch that are in no sequence."""
         return tuple(s.tokens - int(s.packing.sizes.sum()) if s.packing else 0 for s in self.sources)
 
     def rows(self, samples: Samples, minimum: int = 0, excluded: frozenset[bytes] = frozenset()) -> Batch:
-        """Make the objective's rows of `samples`, padded to at least `minimum` rows with rows that have no
-        targets. Documents whose id is in `excluded` keep their position but have no targets.
+        """Make the objective's rows of `samples`, padded to at least `minimum` rows. Documents whose id is in
+        `excluded` keep their position but have no targets.
         """
         batch = self.objective.apply(self._packed(samples, minimum), self.context)
         if excluded:
@@ -218,10 +211,8 @@ class PackedCorpus:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The training split in the order of a run; each phase reads one of `packed_phases`.
-
-    Documents whose id is in `excluded` keep their position but have no targets. The run reads this corpus
-    from sample `since` on, which is 0 unless the run began with another corpus.
+    """The training split in the order of a run; each phase reads one of `packed_phases`. Documents whose id
+    is in `excluded` have no targets. The run reads this corpus from sample `since` on.
     """
 
     packed_phases: tuple[PackedCorpus, ...]
@@ -260,10 +251,9 @@ class TrainingData:
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
         """Return, for each source, what the run consumed from sample `since` up to, but not including, sample
-        `samples`: tokens (marks around documents included), sequences and epochs, and the tokens that the
-        mixture requested.
+        `samples`. Tokens include the marks around documents.
 
-        `padding` counts the positions of these sequences that hold no token of the source's stream. `cropped`
+        `padding` counts the positions of the sequences that hold no token of the source's stream. `cropped`
         estimates the number of tokens that are in no sequence.
         """
         upto, before = self.order.totals(samples), self._before
@@ -293,13 +283,13 @@ class TrainingData:
     def micro_batches(self, first: int, count: int, size: int, rank: int, world: int) -> Iterator[Batch]:
         """Yield rank `rank`'s share of the `count` samples from sample `first` on, in batches of `size`
         samples. All of these samples, at least one, must be in one phase. Every rank gets the same number of
-        batches; short batches are filled with rows of padding. Raises MixtureExhausted as `Order.take` does.
+        batches; short batches are filled with rows of padding.
         """
         return self.split(self.order.take(first, count), size, rank, world)
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield rank `rank`'s share of a step's samples, in batches as in `micro_batches`. All samples, at
-        least one, must be in one phase. Thread-safe.
+        """Yield rank `rank`'s share of `samples`, at least one and all in one phase, in batches as in
+        `micro_batches`. Thread-safe.
         """
         packed = self.packed_at(int(samples.number[0]))
         for chosen in samples.share(size, rank, world):
@@ -320,7 +310,7 @@ def packed_phases_of(corpus: TrainingCorpus, config: Pretraining) -> tuple[Packe
     """Return the packed corpus of each phase of a run with a resolved `config`. Sources are ordered by name.
 
     Raises CorruptFileError if a shard is missing or has the wrong size, and ConfigError if the corpus lacks
-    something that the objective or the packing needs, such as a column, spans, or long enough documents.
+    something that the objective or the packing needs.
     """
     sources = tuple(corpus.train[name] for name in mixture_of(corpus, config.data).names)
     for source in sources:
@@ -380,9 +370,7 @@ def _pack(
 
 
 def stream_length(config: Pretraining) -> int:
-    """Return the maximum number of tokens that one row takes from the corpus at the final sequence length. It
-    differs from the sequence length if the objective adds or removes tokens.
-    """
+    """Return the maximum number of tokens that one row takes from the corpus at the final sequence length."""
     return config.objective.stream_length(config.data.sequence_length, config.model.family)
 
 
@@ -467,8 +455,8 @@ class ValidationData:
         return self.packed.sources
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield rank `rank`'s share of the sequences, in batches of `size` sequences. Every rank gets the
-        same number of batches; short batches are filled with rows of padding.
+        """Yield rank `rank`'s share of the sequences, in batches of `size` rows, filled up with padding.
+        Every rank gets the same number of batches.
         """
         for samples in self.samples.share(size, rank, world):
             yield self.packed.rows(samples, size)
@@ -476,8 +464,7 @@ class ValidationData:
 
 def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) -> ValidationData:
     """Select the validation sequences, packed as in training at the final sequence length. Each source gives
-    as many as are needed for `tokens` tokens, or all that it has. The run's seed has no influence. Raises as
-    `packed_phases_of` does.
+    as many as are needed for `tokens` tokens, or all that it has. The run's seed has no influence.
     """
     sources = tuple(corpus.validation[name] for name in sorted(corpus.validation))
     for source in sources:

@@ -15,10 +15,7 @@ def prefetch(items: Iterable[Item], make: Callable[[Item], Result], threads: int
     """Yield `make(item)` for each of `items`, in order.
 
     With one or more threads, up to `threads` further results are made while the caller works on one; `make`
-    must be thread-safe. `items` is read only in the caller's thread. With 0 threads, each result is made on
-    demand.
-
-    Closing the iterator ends the threads.
+    must be thread-safe. `items` is read only in the caller's thread. Closing the iterator ends the threads.
     """
     if threads == 0:
         yield from map(make, items)

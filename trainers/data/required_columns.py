@@ -1,6 +1,4 @@
-"""Checks that the shards of a corpus have the sentences, spans and pairs that an objective needs, and
-documents that are long enough.
-"""
+"""Checks that the shards of a corpus have what an objective needs, such as spans or pairs."""
 
 from collections.abc import Collection, Sequence
 
@@ -51,7 +49,7 @@ def check_spans(
     directory: Location, span_types: Collection[str], objective: TrainingObjective, sources: Sequence[SourceStream]
 ) -> None:
     """Raise ConfigError if the objective uses a type of span that is not in `span_types`, the types that all
-    shards record, or if there are sources, but no document has a span of a type that the objective uses.
+    shards record, or if no document has a span of a type that it uses.
     """
     wanted = objective.span_types
     if missing := [kind for kind in wanted if kind not in span_types]:
@@ -77,8 +75,8 @@ def check_spans(
 def check_pairs(
     directory: Location, columns: Collection[str], objective: TrainingObjective, sources: Sequence[SourceStream]
 ) -> None:
-    """Raise ConfigError if there are sources and the objective needs pairs, but the shards lack the column
-    `target` or no document has a target.
+    """Raise ConfigError if the objective needs pairs, but the shards lack the column `target` or no document
+    has a target.
     """
     if not objective.needs_pairs or not sources:
         return

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 def documents_of(source: "SourceStream", sequence: int, length: int, epoch: int = 0) -> list[tuple[int, int]]:
     """Return (index of the shard, index of the document in the shard) for each segment of a packed sequence,
-    in the order of segments. `sequence` is the index of the sequence, and `length` the number of stream
-    tokens in a full one. `epoch` matters only for sentence pairs, which change from epoch to epoch.
+    in the order of segments. `length` is the number of stream tokens in a full sequence. `epoch` matters only
+    for sentence pairs.
     """
     marks = source.frame.marks
     if source.packing is not None:
@@ -54,10 +54,8 @@ def ids_of(source: "SourceStream", sequence: int, length: int, epoch: int = 0) -
 
 def mask_documents(batch: "Batch", sources: "Sequence[SourceStream]", length: int, excluded: Set[bytes]) -> None:
     """Remove the targets of the documents whose id is in `excluded`, and the labels of rows that contain such
-    a document. `length` is the number of stream positions in a row.
-
-    Inputs and positions stay as they are. The tokens of an excluded document get the segment number of
-    padding, so that no other document attends to them.
+    a document. No other document attends to an excluded one. `length` is the number of stream positions in a
+    row.
     """
     for row in np.flatnonzero(batch.sample >= 0):
         ids = ids_of(sources[batch.source[row]], int(batch.sequence[row]), length, int(batch.epoch[row]))

@@ -26,9 +26,8 @@ _PARALLEL_REQUESTS = 16  # concurrent requests to an object store
 
 @dataclass(frozen=True)
 class SourceStream:
-    """One split of a source: its shards in the manifest's order, opened on first use. `frame` gives the
-    special tokens around each document. Without `packing`, sequences are cut from the stream one after
-    another.
+    """One split of a source: its shards in the manifest's order, opened on first use. Without `packing`,
+    sequences are cut from the stream one after another.
     """
 
     name: str
@@ -62,9 +61,7 @@ class SourceStream:
         return int(self.packing.sizes.max()) if self.packing is not None else min(length, self.tokens)
 
     def sizes(self, length: int, sequences: np.ndarray) -> np.ndarray:
-        """Return the number of tokens, int64, of each sequence whose index is in `sequences`, int64. A
-        sequence has up to `length` tokens.
-        """
+        """Return the number of tokens, int64, of each sequence whose index is in `sequences`, int64."""
         if self.packing is not None:
             return self.packing.sizes[sequences]
         return np.minimum(length, self.tokens - sequences * length)
@@ -80,9 +77,7 @@ class SourceStream:
         return self._opened[number]
 
     def check(self) -> None:
-        """Raise CorruptFileError if a shard is missing or its size differs from the one in the manifest. The
-        contents of the shards are not read.
-        """
+        """Raise CorruptFileError if a shard is missing or its size differs from the one in the manifest."""
         if not self._checked:
             with ThreadPoolExecutor(_PARALLEL_REQUESTS) as threads:
                 self._checked.extend(list(threads.map(self._check, self.shards)))
@@ -105,8 +100,7 @@ class SourceStream:
 
     def packed(self, packing: str, length: int, seed: int, room: Room | None = None) -> "SourceStream":
         """Return this source, cut into sequences of up to `length` tokens by `packing`, one of the packings
-        of `trainers.rows.sequences`. `room` is the capacity of a row if the objective adds marks to each
-        document, otherwise None.
+        of `trainers.rows.sequences`.
         """
         shards = tuple(
             pack_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, seed, room)
@@ -136,7 +130,7 @@ class SourceStream:
     ) -> None:
         """Write the sequences with the indices `sequences`, each of up to `length` tokens, into the rows
         `rows` of `batch`. `filled` must be 0 for these rows, and is set to the number of columns written in
-        each. `marks` maps the special tokens to their ids.
+        each.
         """
         if self.packing is not None:
             numbers = np.searchsorted(self.packing.starts, sequences, side="right") - 1

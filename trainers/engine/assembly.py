@@ -23,9 +23,7 @@ def build_forward(
     """Return the model of a resolved job with its losses, in fp32 and the same on every worker.
 
     `base` holds the initial weights by parameter name; parameters that it lacks are initialised from the
-    job's seed. In fine-tuning, the model also gets the task's head, if it needs one, and the parameters that
-    the method adds. Parameters that the method does not train are frozen. `encode` (text to token ids) is
-    needed only for a prompt that is initialised from a text.
+    job's seed. `encode` (text to token ids) is needed only for a prompt that is initialised from a text.
     """
     forward = build_without_method(config, specials, base)
     if isinstance(config, Finetuning):
@@ -72,8 +70,7 @@ def attach_head(
     weights: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Attach a head to a model as `task_head`, and freeze the model's pretraining heads. Parameters of the
-    new head, except those of its output layer, are copied from `weights` if there is a tensor of the same
-    name (`task_head...`) and shape.
+    new head, except those of its output layer, are copied from `weights` where name and shape agree.
     """
     import torch
 
@@ -96,9 +93,7 @@ def outputs_of(task: Task) -> int:
 
 
 def class_weights(config: Finetuning) -> list[float] | None:
-    """Return the weight of each class of a resolved job, in the order of the task's labels, or None if
-    classes are not weighted.
-    """
+    """Return the weight of each class of a resolved job, in the order of the task's labels."""
     assert not isinstance(config.class_weights, str), "the job is resolved"
     if config.class_weights is None:
         return None

@@ -1,8 +1,5 @@
-"""Cross-entropy computed in place, in the memory of the logits. Also draws tokens from logits with given
-random numbers, so that the tokens depend on neither workers nor micro-batches.
-
-With a vocabulary of 16,384, the logits cause most of a small model's memory traffic. This implementation
-allocates no second array of their size.
+"""Cross-entropy computed in place, in the memory of the logits, which cause most of a small model's memory
+traffic. Also draws tokens from logits with given random numbers.
 """
 
 import math
@@ -19,8 +16,6 @@ _PIECE = 1 << 20  # logits per piece: 4 MB in fp32
 class _CrossEntropy(torch.autograd.Function):
     """Map logits [n, vocabulary] and targets [n] to nats [n], fp32. Logits are overwritten: in fp32 by the
     forward pass, otherwise by the backward pass.
-
-    No fp32 array of the size of the logits is allocated, and a bf16 gradient is rounded once.
     """
 
     @staticmethod
@@ -70,9 +65,8 @@ def draw_tokens(logits: Any, draws: Any) -> Any:
     """Draw a token from the softmax of each row of `logits` [n, vocabulary], and return the tokens, int64
     [n]. `draws` [n, 2] holds two uniform numbers in [0, 1) for each row.
 
-    The first number chooses one of about sqrt(vocabulary) groups of tokens, the second a token of the group.
-    A rounding error in a logit therefore changes the token far less often than with one cumulative sum over
-    the vocabulary.
+    The first number chooses a group of tokens, the second a token of the group. A rounding error in a logit
+    therefore changes the token far less often than with one cumulative sum over the vocabulary.
     """
     width = math.isqrt(logits.shape[1] - 1) + 1
     groups = -(-logits.shape[1] // width)
@@ -88,7 +82,7 @@ def draw_tokens(logits: Any, draws: Any) -> Any:
 
 def _choose(shares: Any, draws: Any) -> Any:
     """Draw an entry of each row of `shares` [n, k] with a probability proportional to its share, and return
-    its index, int64 [n]. `draws` [n] holds one uniform number in [0, 1) for each row.
+    its index, int64 [n].
     """
     limits = shares.double().cumsum(1)
     return (limits <= draws.double()[:, None] * limits[:, -1:]).sum(1)

@@ -1,7 +1,7 @@
 """Embedding layers whose gradients are summed in fp32.
 
-The gradient of a row of an embedding table is the sum over all its occurrences in a batch. For a bf16 table,
-torch sums in fp32 on a GPU but in bf16 on the CPU, where a frequent token loses part of its gradient.
+For a bf16 table, torch sums in fp32 on a GPU but in bf16 on the CPU, where a frequent token loses part of its
+gradient.
 """
 
 from typing import Any

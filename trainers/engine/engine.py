@@ -1,9 +1,8 @@
 """The engine: a model with its optimizer. A single worker uses torch alone, except with Muon or an offloaded
 optimizer; several workers use DeepSpeed ZeRO.
 
-Losses are divided by the number of targets in all workers and micro-batches of a step
-(`trainers.engine.losses`). Without dropout and Muon, the ZeRO stage, world size, micro-batch and accumulation
-therefore change nothing but rounding.
+Without dropout and Muon, the ZeRO stage, world size, micro-batch and accumulation change nothing but
+rounding.
 """
 
 import math
@@ -43,10 +42,8 @@ of targets of each: both float64 [losses, sources].
 
 
 def start_group() -> tuple[int, int]:
-    """Join the workers of this run, and return (rank, world size). A single worker needs no launcher and no
-    group.
-
-    The environment variables of torchrun determine the group.
+    """Join the workers of this run, which torchrun's environment variables determine, and return (rank, world
+    size).
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # also where transformers imports DeepSpeed by itself
@@ -61,10 +58,8 @@ def start_group() -> tuple[int, int]:
 
 
 def hard_exit(status: int) -> NoReturn:
-    """End this process. If it has joined a group of workers, Python's own shutdown is skipped.
-
-    A thread of gloo may still hold tensors of a finished collective. Freeing these while the interpreter
-    shuts down aborts the process.
+    """End this process. If it has joined a group of workers, Python's own shutdown is skipped: it may abort
+    while a thread of gloo still holds tensors.
     """
     if not torch.distributed.is_initialized():
         sys.exit(status)
@@ -75,14 +70,12 @@ def hard_exit(status: int) -> NoReturn:
 
 @dataclass(frozen=True)
 class Totals:
-    """The results of a step or an evaluation, summed over all workers.
+    """The results of a step or an evaluation over all workers.
 
-    `sums` are those of `loss_metrics.sums_by_source`. `loss` is the loss computed from them: weight x nats
-    per target, summed over all losses. `stops` is the number of workers that requested a stop.
-
-    The other fields are 0 after an evaluation. `read` counts the tokens that the model read (in an
-    encoder-decoder, its encoder), and `decoded` the tokens that the decoder of an encoder-decoder read.
-    `updates` is the number of times that the step changed the weights.
+    `sums` are those of `loss_metrics.sums_by_source`. `loss` is weight x nats per target, summed over all
+    losses. `stops` is the number of workers that requested a stop. `read` and `decoded` count tokens:
+    `decoded` those that the decoder of an encoder-decoder read, `read` all others. After an evaluation,
+    `read`, `decoded` and `updates` are 0.
     """
 
     sums: np.ndarray
@@ -103,8 +96,7 @@ class Engine:
 
     def __init__(self, forward: Forward, config: Job, micro_batch: int, accumulation: int) -> None:
         """Prepare the model of `forward`, whose initial weights are in fp32 and the same on every worker. A
-        step takes `accumulation` micro-batches. Parameters without `requires_grad` are frozen: they have
-        neither gradient nor optimizer state, and with `precision: bf16` they are bf16.
+        step takes `accumulation` micro-batches.
         """
         self.rank, self.world = start_group()
         model = forward.model
@@ -142,10 +134,9 @@ class Engine:
         """Take one optimizer step over this worker's micro-batches. Returns (totals over all workers,
         gradient norm). Every worker must call this with `accumulation` batches.
 
-        `step` counts from 0, and `sources` is the number of sources. `rate` is the learning rate of AdamW or
-        SGD, before any decay by layer; Muon's rate changes in proportion. `stop` says whether this worker
-        requests a stop. Without `scale`, each loss is its nats per target. If the loss or the norm is not
-        finite, no worker changes weights or optimizer state.
+        `step` counts from 0. `rate` is the learning rate of AdamW or SGD, before any decay by layer; Muon's
+        rate changes in proportion. If the loss or the norm is not finite, no worker changes weights or
+        optimizer state.
 
         With `data.bptt`, the optimizer updates the weights after every window of the rows, and the norm
         returned is the largest of all updates. If an update's loss or norm is not finite, the step ends there
@@ -232,10 +223,9 @@ class Engine:
         return total
 
     def excess(self, batches: Sequence[Batch], reference: Forward, sources: int) -> np.ndarray:
-        """Return the excess loss over `reference` by source, and the number of targets by source: float64 [2,
-        sources]. The excess of a target of the first loss is max(0, nats of this model - nats of
-        `reference`). Both rows are sums over the batches of all workers. `reference` must be in eval mode and
-        on `device`.
+        """Return the excess loss over `reference` and the number of targets, by source and over the batches
+        of all workers: float64 [2, sources]. The excess of a target of the first loss is max(0, nats of this
+        model - nats of `reference`). `reference` must be in eval mode and on `device`.
         """
         self._workers.forward.eval()
         first, sums = self.losses[:1], no_sums(1, sources)
@@ -247,8 +237,8 @@ class Engine:
         return np.array(self._sum(sums.flatten().tolist())).reshape(2, sources)
 
     def evaluate(self, batches: Iterable[Batch], sources: int) -> Totals:
-        """Return the totals over the batches of all workers, without an optimizer step. All workers must pass
-        the same number of batches.
+        """Return the totals over the batches of all workers. All workers must pass the same number of
+        batches.
         """
         self._workers.forward.eval()
         sums = no_sums(len(self.names), sources)
@@ -258,10 +248,10 @@ class Engine:
         return self._totals(sums, False)
 
     def predict(self, batches: Iterable[Batch], sources: int) -> tuple[Totals, TaskOutputs | None]:
-        """Return the totals that `evaluate` returns, and the outputs of the model's head for the inputs of
-        the batches of all workers. The outputs are None on all workers but the first.
+        """Return the totals that `evaluate` returns, and the outputs of the model's head for the batches of
+        all workers. The outputs are None on all workers but the first.
 
-        All workers must pass the same number of batches, at least one. A batch may have no inputs or no gold.
+        All workers must pass the same number of batches, at least one.
         """
         kind = self._model.task_head.kind
         self._workers.forward.eval()
@@ -330,10 +320,7 @@ class Engine:
     def state(self) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
         """Yield (parameter name, tensors) for every trained parameter. `tensors` holds "weight" and the
         optimizer state by name, as full fp32 tensors on the CPU. With `asgd`, "weight" is the average, and
-        "iterate" the weight that training continues from. AdaLoRA adds the statistics from which it
-        reallocates ranks.
-
-        Parameters are gathered by collectives, so every worker must iterate to the end.
+        "iterate" the weight that training continues from. Every worker must iterate to the end.
         """
         trained = [(name, parameter, self._stored(parameter)) for name, parameter in self._trained()]
         tensors = self._workers.read((parameter, key) for _, parameter, keys in trained for key in keys.values())
@@ -351,7 +338,7 @@ class Engine:
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
         """Set trained weights and optimizer state from full tensors as `state` yields them, at any ZeRO stage
         and world size. `updates` is the number of optimizer updates made so far, not counting skipped
-        updates. With `asgd`, averaging is off until `begin_averaging` is called again.
+        updates.
         """
         self.updates = updates
         self._workers.allocate(updates)
@@ -380,8 +367,8 @@ class Engine:
         return float(self._loss(*sums[: len(self.losses)].sum(axis=2).T))
 
     def _amounts(self, batches: Sequence[Batch]) -> list[float]:
-        """Return the number of targets of each loss, then the number of tokens in the rows, then the number
-        of tokens in the rows of an encoder-decoder's decoder.
+        """Return the number of targets of each loss, then the numbers of tokens in the rows and in the rows
+        of an encoder-decoder's decoder.
         """
         amounts = np.zeros(len(self.losses) + 2)
         for batch in batches:
@@ -420,9 +407,7 @@ class Engine:
 
 
 def dropout_seed(seed: int, step: int, rank: int, micro_batch: int, window: int = 0) -> int:
-    """Return the seed of dropout for one pass: 63 bits of the xxh3_64 of
-    `dropout/seed/step/rank/micro-batch`. For a window of rows other than the first, `/window` is appended.
-    """
+    """Return the seed of dropout for one pass, a number of 63 bits."""
     later = f"/{window}" if window else ""
     return xxhash.xxh3_64_intdigest(f"dropout/{seed}/{step}/{rank}/{micro_batch}{later}".encode()) >> 1
 
@@ -430,7 +415,7 @@ def dropout_seed(seed: int, step: int, rank: int, micro_batch: int, window: int 
 def prepare_blocks(model: Any, execution: Execution) -> None:
     """Set up activation checkpointing and compilation of the model's blocks, according to `execution`.
 
-    Raises ConfigError if `execution` requests one of them and the model supports neither.
+    Raises ConfigError if the model does not support them.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -447,8 +432,8 @@ def prepare_blocks(model: Any, execution: Execution) -> None:
 
 
 def _spare_embedding_gradients(model: Any, config: Job) -> None:
-    """On the CPU, sum the gradients of bf16 embeddings in fp32, as a GPU does, and make the gradients of tied
-    input embeddings sparse. A GPU would add the rows of sparse gradients in no fixed order.
+    """On the CPU, sum the gradients of bf16 embeddings in fp32, and make the gradients of tied input
+    embeddings sparse. A GPU would add the rows of sparse gradients in no fixed order.
     """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     predicts = not hasattr(model, "task_head") and config.objective.contrast is None

@@ -1,8 +1,8 @@
-"""The forward pass that training, evaluation and blame share: from a batch to its losses by name.
+"""The forward pass, from a batch to its losses by name.
 
-A boolean 4-D mask over the segments of a row isolates its documents in sdpa. `position_ids` alone isolate
-documents only in decoders with `attention_mask=None` and `use_cache=False`; elsewhere they silently have no
-effect on attention.
+A boolean mask over the segments of a row isolates its documents. `position_ids` alone isolate documents only
+in decoders with `attention_mask=None` and `use_cache=False`; elsewhere they silently have no effect on
+attention.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Forward(torch.nn.Module):
     """A `transformers` model of an architecture (`trainers.models`) with its losses.
 
     With `isolation`, the documents of a row do not attend to each other, and positions restart at each
-    document. Without it, documents attend to each other, and positions continue.
+    document.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Forward(torch.nn.Module):
         self._architecture, self._causal = MODELS[architecture], ARCHITECTURES[architecture].family == "decoder"
 
     def forward(self, predicts: bool = False, carried: Carried | None = None, **arrays: Any) -> dict[str, Any]:
-        """Return the results of a batch by name: the nats of the targets of each loss, in the order of the
-        losses, then the counts of each measure. `arrays` are the `tensors` of the batch. With `predicts`, the
-        key `predictions` holds the predictions of the model's head. With `carried`, the batch is a window of
-        rows: it begins with the state in `carried`, and its final state replaces that state.
+        """Return the results of a batch by name: the nats of the targets of each loss, then the counts of
+        each measure. `arrays` are the `tensors` of the batch. With `predicts`, the key `predictions` holds
+        the predictions of the model's head. With `carried`, the batch is a window of rows: it begins with the
+        state in `carried`, and its final state replaces that state.
         """
         made = self._pass(arrays, carried=carried)
         found = {loss.name: loss.nats(made) for loss in self.losses}
@@ -62,15 +62,12 @@ class Forward(torch.nn.Module):
         return [*(loss.name for loss in self.losses), *(measure.name for measure in self.measures)]
 
     def states(self, **arrays: Any) -> Any:
-        """Return the final state of each position of the batch's targets, [rows, target length, width]. In an
-        encoder-decoder, these are states of the decoder.
-        """
+        """Return the final state of each position of the batch's targets, [rows, target length, width]."""
         return self._pass(arrays).states
 
     def layers(self, **arrays: Any) -> dict[str, list[Any]]:
         """Return the states [rows, length, width] of every layer by stack, beginning with the embeddings. The
-        key `decoder` has the states of the model's last stack, in every family; an encoder-decoder also has
-        the key `encoder`, with the states of its encoder.
+        key `decoder` has the states of the model's last stack; an encoder-decoder also has the key `encoder`.
         """
         encoder, final = self._architecture.encoder_blocks, []
         with ExitStack() as recording:
@@ -159,9 +156,7 @@ class Forward(torch.nn.Module):
         return recorded_layers(self._architecture.blocks(self.model), own)
 
     def _needs_no_mask(self, arrays: dict[str, Any]) -> bool:
-        """Return whether attention can run without a mask, which is faster: every position attends to the
-        whole row or, in a decoder, to the whole row up to itself, and the architecture allows it.
-        """
+        """Return whether attention can run without a mask, which is faster."""
         least, most = arrays["segment_range"]
         whole = least >= 0 and (most == 0 or not self.isolation) and arrays.get("prefix") is None
         return whole and self._architecture.unmasked and self.model.config._attn_implementation == "sdpa"
@@ -190,7 +185,7 @@ def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None, tr
 
     A position attends to its own segment and, if its number in `trunks` [rows, queries] is not -1, to the
     segment with that number. With `causal`, queries and keys must be the same positions, and a position
-    attends to a later one only if both are in `prefix` [rows, queries]. Padding attends only to padding.
+    attends to a later one only if both are in `prefix` [rows, queries].
     """
     seen = queries[:, :, None] == keys[:, None, :]
     if trunks is not None:
@@ -207,9 +202,8 @@ def tensors(batch: Batch, device: Any) -> dict[str, Any]:
     """Return the arrays of a batch as tensors on `device`, by field name. The names of the decoder's fields
     begin with `decoder_`, the names of the task's fields with `task_`.
 
-    `chosen`, int64, holds the positions that have a target, as indices into the flattened targets. Some
-    positions without a target may be added, and `chosen` is omitted if all positions have a target.
-    `segment_range` holds the lowest and the highest segment number as integers.
+    `chosen`, int64, holds the positions that have a target, and possibly some others, as indices into the
+    flattened targets. It is omitted if all positions have a target.
     """
     parts = ("decoder", "task")
     arrays = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name not in parts}
@@ -224,8 +218,8 @@ def tensors(batch: Batch, device: Any) -> dict[str, Any]:
 
 def _chosen(targets: np.ndarray) -> np.ndarray | None:
     """Return the indices, int64, of the positions in the flattened targets that have a target, or None if all
-    have one. The result is padded with other positions to a multiple of 64 if there are enough of them, so
-    that compiled code and allocators see few shapes.
+    have one. The result is padded with other positions, normally to a multiple of 64, so that compiled code
+    and allocators see few shapes.
     """
     present = targets.ravel() != IGNORED
     chosen = np.flatnonzero(present)

@@ -19,9 +19,8 @@ def layer_depths(network: Any, family: str) -> dict[str, int]:
     """Return the depth of every parameter, its distance from the top, by name. It is 0 for heads and the last
     norm, 1 for the last block, one more for each block below it, and one more again for the embeddings.
 
-    In an encoder-decoder, the encoder lies below the decoder, and its final norm has the depth of the
-    decoder's lowest block. Layers that share all their parameters count as one block. In CANINE, the layers
-    of characters above the deep stack count as one block, and so do those below it.
+    In an encoder-decoder, the encoder lies below the decoder. Layers that share all their parameters count as
+    one block.
     """
     names = [name for name, _ in network.named_parameters()]
     two = family == "encoder_decoder"
@@ -47,9 +46,9 @@ def _blocks(names: Any) -> int:
 def split_by_layer(
     groups: Sequence[Mapping[str, Any]], depths: Mapping[Any, int], decay: float, unfreeze_every: int | None
 ) -> list[dict[str, Any]]:
-    """Divide groups of parameters (`optimizers.parameter_groups`) by depth. At depth d, the peak rate is
-    multiplied by `decay`^d, and training begins at step d x `unfreeze_every` (the group's `from_step`).
-    `depths` maps the id() of a parameter to its depth.
+    """Divide groups of parameters by depth. At depth d, the peak rate is multiplied by `decay`^d, and
+    training begins at step d x `unfreeze_every` (the group's `from_step`). `depths` maps the id() of a
+    parameter to its depth.
     """
     divided = []
     for group in groups:

@@ -1,6 +1,4 @@
-"""Sum nats and targets by loss and source, and compute losses and bits per byte from the sums. Measures,
-which are shares, are summed in the same way: the part and the whole of each.
-"""
+"""Sum nats and targets by loss and source, and compute losses and bits per byte from the sums."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -32,13 +32,11 @@ from trainers.rows.batch import IGNORED, PADDING, Batch
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """One pass through a `transformers` model of an architecture, up to its output layer.
+    """One pass through a `transformers` model, up to its output layer.
 
     `states` [rows, length, width] are the final states of the network; in an encoder-decoder, those of the
-    decoder. `layers` holds the states of all layers if a task head reads them. `arrays` are the arrays of the
-    batch as tensors (`engine.forward.tensors`).
-
-    With a generator, `network` is the generator, and `discriminator` is the network that contains it.
+    decoder. `layers` holds the states of all layers if a task head reads them. With a generator, `network` is
+    the generator, and `discriminator` is the network that contains it.
     """
 
     network: Any
@@ -51,8 +49,8 @@ class ForwardPass:
 
     @cached_property
     def outputs(self) -> tuple[Any, Any]:
-        """The logits [n, vocabulary], and the tokens that a generator draws from them, int64 [n], or None if
-        there is no generator. The n positions are `arrays["chosen"]` or, without `chosen`, all positions. The
+        """The logits [n, vocabulary], and the tokens that a generator draws from them, int64 [n], or None
+        without a generator. The n positions are `arrays["chosen"]` or, without `chosen`, all positions. The
         loss overwrites the logits.
         """
         # Only rows of sentences have `documents`, and the decoders of sentences read nothing else.
@@ -104,9 +102,8 @@ class ForwardPass:
 
 @dataclass(frozen=True)
 class Loss:
-    """One loss. `targets` returns where a batch has targets of this loss: bool, of the shape of
-    `Batch.targets` or [rows]. `nats` returns the loss of each target: fp32 of the same shape, 0 where there
-    is no target.
+    """One loss. `targets` returns where a batch has targets: bool, of the shape of `Batch.targets` or [rows].
+    `nats` returns the loss of each target: fp32 of the same shape, 0 where there is no target.
     """
 
     name: str
@@ -188,8 +185,7 @@ def _backward_nats(made: ForwardPass) -> Any:
 
 def _previous_targets(batch: Batch) -> np.ndarray:
     """Return the positions at which the decoder of the previous sentence predicts the next token, bool [rows,
-    length]: in each sentence that is followed by another sentence of its document, all positions but the
-    last.
+    length].
     """
     _, has_after = sentence_neighbours(batch)
     follows = np.zeros_like(has_after)
@@ -273,8 +269,8 @@ MEASURES: dict[str, Measure] = {
 
 
 def losses_of(weights: Mapping[str, float], contrast: Contrast | None = None) -> tuple[Loss, ...]:
-    """Return the losses of an objective with their `weights`, in the order of `weights`. If the objective has
-    a `contrast`, `loss` is the contrastive loss.
+    """Return the losses of an objective with their `weights`, in this order. If the objective has a
+    `contrast`, `loss` is the contrastive loss.
     """
     known = LOSSES
     if contrast is not None:

@@ -27,12 +27,10 @@ class AveragedSGD(torch.optim.Optimizer):
     average equals the weights.
 
     The result is the same as in the code of Merity et al. (2017), which replaces torch.optim.SGD with
-    torch.optim.ASGD (t0=0, lambd=0). As in that code, the weights after the first averaged update are dropped
-    from the average as soon as there is a second averaged update.
+    torch.optim.ASGD (t0=0, lambd=0): the weights after the first averaged update are dropped from the average
+    as soon as there is a second averaged update.
 
-    The state of a tensor, which must be set before the first step (`new_state`), consists of `average` and of
-    `averaged`, the number of updates averaged or None. `step` divides gradients by `grad_scale`, and changes
-    nothing while `skip` is set.
+    The state of a tensor must be set before the first step (`new_state`).
     """
 
     skip = False
@@ -84,9 +82,7 @@ class AveragedSGD(torch.optim.Optimizer):
 
 
 def new_state(tensor: Any, keys: tuple[str, ...], updates: int) -> dict[str, Any]:
-    """Return a new optimizer state for a tensor, with the entries `keys`. For AdamW and Muon the moments are
-    zero, and AdamW's step count is `updates`. For averaged SGD the average equals the tensor.
-    """
+    """Return a new optimizer state for a tensor, with the entries `keys`. AdamW's step count is `updates`."""
     if keys == AVERAGE:
         return {"average": tensor.detach().clone(), "averaged": None}
     state = {key: torch.zeros_like(tensor) for key in keys}
@@ -104,7 +100,7 @@ def state_keys(parameter: Any, optimizer: Any) -> tuple[str, ...]:
 
 def clipping_divisor(norm: float, largest: float) -> Any:
     """Return the number by which gradients of norm `norm` must be divided to clip them to norm `largest`, or
-    None if they need no clipping or `largest` is 0, which turns clipping off.
+    None if they need no clipping. A `largest` of 0 turns clipping off.
     """
     return torch.tensor((norm + 1e-6) / largest) if largest and norm > largest else None
 
@@ -125,10 +121,9 @@ def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
     """Return the trained parameters, grouped by optimizer (Muon, or AdamW or SGD) and by whether they decay.
     `peak` is the highest learning rate of a group.
 
-    Vectors (norm gains, biases) never decay, nor do parameters marked `undecayed`. Embeddings decay only with
-    `decay_embeddings`. Muon takes the hidden matrices: two-dimensional parameters, without embeddings, the
-    output layer and those marked `undecayed` (Jordan et al., 2024). Its parameters and groups are marked
-    `use_muon`, which DeepSpeed reads.
+    Vectors (norm gains, biases) never decay. Muon takes the hidden matrices: two-dimensional parameters,
+    without embeddings and the output layer (Jordan et al., 2024). Parameters marked `undecayed` count as
+    vectors. Muon's parameters and groups are marked `use_muon`, which DeepSpeed reads.
     """
     embeddings = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
     head = model.get_output_embeddings()

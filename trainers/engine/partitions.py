@@ -1,9 +1,8 @@
 """Read and write full tensors of a model whose weights and optimizer state ZeRO has spread over the workers.
 
-AdamW keeps `exp_avg` and `exp_avg_sq` for a parameter, Muon `momentum_buffer`, averaged SGD `average`. At
-stage 0 every worker has the whole state of each parameter. At stages 1 to 3 DeepSpeed keeps the state flat,
-by parameter group, and each worker has a part. Muon at stages 1 and 2 is an exception: without offload, each
-worker that has a part of a matrix keeps the whole momentum of that matrix.
+At stages 1 to 3 DeepSpeed keeps the state flat, by parameter group, and each worker has a part. Muon at
+stages 1 and 2 is an exception: without offload, each worker that has a part of a matrix keeps the whole
+momentum of that matrix.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +24,7 @@ class Partitions:
 
     def __init__(self, model: Any, optimizer: Any, zero: Any, stage: int, offloads: bool) -> None:
         """`zero` is the optimizer that DeepSpeed returns for ZeRO stage `stage`, and `optimizer` is the torch
-        optimizer that updates the weights. `offloads` says whether the optimizer state is kept in CPU memory.
+        optimizer that updates the weights.
         """
         self._model, self._optimizer, self._zero, self._stage = model, optimizer, zero, stage
         self._rank, self._world = torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -96,8 +95,8 @@ class Partitions:
 
     def read(self, wanted: Iterable[tuple[Any, str]]) -> Iterator[torch.Tensor]:
         """Yield the full tensor of each (parameter, key) of `wanted`: its weight if the key is `weight`,
-        otherwise the optimizer state of this name. At stage 0 these are the tensors in use, not copies. This
-        is a collective operation: every worker must request the same tensors and iterate to the end.
+        otherwise the optimizer state of this name. At stage 0 these are the tensors in use, not copies. Every
+        worker must request the same tensors and iterate to the end.
         """
         together: list[tuple[Any, str]] = []
         size = 0
@@ -157,9 +156,7 @@ class Partitions:
             whole[place.start : place.start + place.numel] = part.detach()
 
     def gradient(self, parameter: Any) -> torch.Tensor:
-        """Return the full gradient of a trained parameter. Call this before the step. This is a collective
-        operation: every worker must call it.
-        """
+        """Return the full gradient of a trained parameter. Every worker must call this, before the step."""
         from deepspeed.utils import safe_get_full_grad
 
         found: torch.Tensor = safe_get_full_grad(parameter)

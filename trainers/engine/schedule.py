@@ -1,14 +1,13 @@
 """Learning-rate schedules: pure functions of the step, so that resuming needs no state.
 
 With a peak rate of 1, W warm-up steps, N steps in total and the final fraction f, the rate of step s (from 0)
-is (s + 1) / (W + 1) while s < W, for every kind. Afterwards, with t = (s - W) / (N - 1 - W) from 0 to 1, it
-is
+is (s + 1) / (W + 1) while s < W. Afterwards, with t = (s - W) / (N - 1 - W), it is
 
 - constant: 1
 - linear: 1 - (1 - f) t
 - cosine (Loshchilov and Hutter, 2017): f + (1 - f) (1 + cos(pi t)) / 2
 - wsd (Hu et al., 2024), where d is the decay fraction: 1 while t < 1 - d, then 1 - (1 - f) (t - (1 - d)) / d
-- inverse_sqrt (Vaswani et al., 2017): max(f, sqrt((W + 1) / (s + 1))), which continues the warm-up without a jump
+- inverse_sqrt (Vaswani et al., 2017): max(f, sqrt((W + 1) / (s + 1)))
 """
 
 import math

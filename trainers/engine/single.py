@@ -12,10 +12,10 @@ from trainers.engine.optimizers import AveragedSGD, clipping_divisor, job_groups
 
 class SingleWorker:
     """The whole model and the whole optimizer state of AdamW or SGD. Has the interface of
-    `engine.zero.ZeroWorkers`, and also `discard`.
+    `engine.zero.ZeroWorkers`.
 
-    With `precision: bf16` the model computes in bf16, and the optimizer keeps an fp32 copy of the trained
-    weights. Gradients are summed over micro-batches in fp32.
+    With `precision: bf16` the optimizer keeps an fp32 copy of the trained weights, and gradients are summed
+    over micro-batches in fp32.
     """
 
     zero_stage: ClassVar[int] = 0

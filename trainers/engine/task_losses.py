@@ -27,9 +27,8 @@ def task_losses(
 
     - classify: w_y ((1 - e) nll(y) + e / K sum_k nll(k)) for class y of K, with label smoothing e =
       `smoothing` (Szegedy et al., 2016, section 7) and `class_weights` w. The sum is divided by the number of
-      inputs, not by their weights, so that the result does not depend on how a step is divided. The weights
-      should therefore have mean 1 over the training inputs, as N / (K N_k) has, with N_k of N inputs in class k
-      (King and Zeng, 2001).
+      inputs, not by their weights. The weights should therefore have mean 1 over the training inputs, as
+      N / (K N_k) has, with N_k of N inputs in class k (King and Zeng, 2001).
     - regress: the squared error.
     - tag: the nats of every word's tag.
     - choose: the nats of the right candidate among the candidates of the input.
@@ -49,8 +48,8 @@ def task_losses(
 
 
 def first_at(task: TaskTargets) -> np.ndarray:
-    """Return the position of every input, int64 [n]: `TaskTargets.at` of its segment or, if it has several
-    candidates, of its first candidate.
+    """Return the position of every input, int64 [n]: that of its segment or, if it has several candidates, of
+    its first candidate.
     """
     if task.choice is None:
         return task.at
@@ -129,8 +128,8 @@ def _span(scores: Any, made: ForwardPass) -> Any:
 
 def _nats_within(scores: Any, group: Any, chosen: Any, known: Any) -> Any:
     """Return the nats of the chosen score of each group, by softmax over the scores of the group: [n], 0
-    where `known`, bool [n], is false. `group` [m] gives the group of each of the `scores` [m], from 0 to n -
-    1. `chosen` [n] gives the index in `scores` of the chosen score of each group.
+    where `known`, bool [n], is false. `group` [m] gives the group of each of the `scores` [m], and `chosen`
+    [n] the index in `scores` of the chosen score of each group.
     """
     lowest = scores.detach().new_full((len(chosen),), -torch.inf)
     largest = lowest.scatter_reduce(0, group, scores.detach(), "amax")

@@ -1,5 +1,5 @@
 """A model and its optimizer under DeepSpeed ZeRO, for several workers, or for one with Muon or an offloaded
-optimizer. Only this file and `engine.partitions` import deepspeed.
+optimizer.
 """
 
 import logging
@@ -105,15 +105,12 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 class ZeroWorkers(Partitions):
-    """This worker's part of the model and of the optimizer state, at a ZeRO stage.
-
-    Has the interface of `engine.single.SingleWorker`, except `discard`.
+    """This worker's part of the model and of the optimizer state. Has the interface of
+    `engine.single.SingleWorker`, except `discard`.
     """
 
     def __init__(self, forward: Any, config: Job, micro_batch: int, accumulation: int) -> None:
-        """Join the run's workers and set up DeepSpeed to train the model of `forward` on them. An update
-        takes `accumulation` micro-batches of `micro_batch` rows per worker.
-        """
+        """Join the run's workers and set up DeepSpeed to train the model of `forward` on them."""
         join_group()
         stage, offloads = config.execution.zero_stage, config.execution.offload_optimizer
         world = torch.distributed.get_world_size()
@@ -152,9 +149,8 @@ class ZeroWorkers(Partitions):
             self.forward.step()
 
     def update(self) -> float:
-        """Take a step if the gradient is finite. Returns the gradient's norm over all parameters before
-        clipping. At ZeRO stages 1 to 3, Muon's updates count in this norm instead of the gradients of its
-        matrices.
+        """Take a step if the gradient is finite. Returns the gradient's norm before clipping. At ZeRO stages
+        1 to 3, Muon's updates count in this norm instead of the gradients of its matrices.
         """
         norm = None
         if self._stage == 0:  # DeepSpeed does this at the other stages
@@ -188,9 +184,8 @@ def _optimizer(model: Any, config: Job) -> Any:
 
 
 def _settings(config: Job, micro_batch: int, accumulation: int, world: int) -> dict[str, Any]:
-    """Return DeepSpeed's configuration. At stage 0, `ZeroWorkers.update` clips gradients, because DeepSpeed
-    would compute their norm once more. With bf16, stage 1 runs as stage 2, because the optimizer that
-    DeepSpeed 0.19.8 uses for stage 1 cannot skip steps.
+    """Return DeepSpeed's configuration. At stage 0, `ZeroWorkers.update` clips gradients. With bf16, stage 1
+    runs as stage 2, because the optimizer that DeepSpeed 0.19.8 uses for stage 1 cannot skip steps.
     """
     half = config.precision == "bf16"
     zero: dict[str, Any] = {"stage": 2 if half and config.execution.zero_stage == 1 else config.execution.zero_stage}

@@ -26,14 +26,12 @@ from trainers.runs.run import read_config, read_run, verified_copy
 
 @dataclass(frozen=True)
 class Blamed:
-    """A document that a step read.
+    """A document that a step read. `losses` holds the nats per target of each loss in which the document has
+    targets, and `tokens` is its number of targets in the first loss.
 
-    - `losses`: the nats per target of each loss in which the document has targets.
-    - `tokens`: its number of targets in the first loss.
-    - `excess`: how much more the document adds to the minimised loss than an average document with as many
-      targets. The difference is multiplied by the step's number of targets in the first loss, so that with a
-      single loss its unit is nats.
-    - `excluded`: whether the run excludes the document.
+    `excess` is how much more the document adds to the minimised loss than an average document with as many
+    targets. The difference is multiplied by the step's number of targets in the first loss, so that with a
+    single loss its unit is nats.
     """
 
     id: bytes
@@ -46,9 +44,7 @@ class Blamed:
 
 @dataclass(frozen=True)
 class History:
-    """The origin of a document: its id as shown to users, its URL or None, and lines that say what the steps
-    of the build did to it.
-    """
+    """The origin of a document: its id as shown to users, its URL, and what each step of the build did to it."""
 
     printed: str
     url: str | None
@@ -57,8 +53,8 @@ class History:
 
 @dataclass(frozen=True)
 class Blame:
-    """The documents that step `step` read, worst first, and the losses of the step in nats per target. All
-    losses are measured with the weights after step `weights` (0: the initial weights).
+    """The documents that a step read, worst first, and the losses of the step in nats per target, all
+    measured with the weights after step `weights` (0: the initial weights).
     """
 
     step: int
@@ -68,9 +64,7 @@ class Blame:
     corpus: TrainingCorpus
 
     def history(self, document: Blamed) -> History:
-        """Return the history of a document, read from its corpus. Raises UserError if the corpus records no
-        steps or they cannot be read.
-        """
+        """Return the history of a document. Raises UserError if its corpus has no readable steps."""
         published = _published(self.corpus.train[document.source].directory)
         if not published.steps:
             raise UserError(f"{published.directory}: records no steps")
@@ -146,9 +140,8 @@ def _means(losses: Sequence[Loss], sums: np.ndarray) -> dict[str, float]:
 
 
 def _excess(losses: Sequence[Loss], document: np.ndarray, finite: np.ndarray, total: np.ndarray) -> float:
-    """Return the excess of a document. The arrays [losses, 2] are sums of nats and targets: over the
-    document, over all documents whose nats are finite (`finite`), and over all documents of the step
-    (`total`).
+    """Return the excess of a document. The arrays [losses, 2] are sums of nats and targets; `finite` covers
+    the documents whose nats are finite.
     """
     means, weights = finite[:, 0] / np.maximum(1, finite[:, 1]), np.array([loss.weight for loss in losses])
     scales = weights * (total[0, 1] / np.maximum(1, total[:, 1]))
@@ -171,8 +164,7 @@ def _sums(
     model: Any, config: Pretraining, data: TrainingData, step: int
 ) -> tuple[Sequence[Loss], dict[tuple[bytes, str], np.ndarray]]:
     """Return the losses of a run and, for every document of a step by (id, source), its nats and targets in
-    each loss, float64 [losses, 2]. In a loss with one target for a whole row, the nats and the target are
-    divided equally among the documents of the row.
+    each loss, float64 [losses, 2]. A target for a whole row is divided equally among its documents.
     """
     import torch
 
@@ -211,9 +203,7 @@ def _sums(
 
 
 def show(blamed: Blame, count: int, line: Callable[[str], None]) -> None:
-    """Pass the losses of the step and its `count` worst documents to `line`, one line at a time. Untrusted
-    names, such as URLs, are escaped.
-    """
+    """Pass the losses of the step and its `count` worst documents to `line`, one line at a time."""
     weights = f"the weights of step {blamed.weights}" if blamed.weights else "the initial weights"
     weights += ", because no earlier checkpoint is kept" if blamed.weights >= blamed.step else ""
     line(

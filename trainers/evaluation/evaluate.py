@@ -159,10 +159,9 @@ def _target_counts(data: "ValidationData") -> dict[str, Any]:
 
 
 def unigram_loss(known: Any, targets: Any) -> float:
-    """Return the loss, in nats per target, of a unigram model with add-one smoothing (Laplace).
-
-    `known` and `targets`, int64 [classes], count how often each token is a target: `known` in the documents
-    from which the unigram model is estimated, `targets` in those on which it is measured.
+    """Return the loss, in nats per target, of a unigram model with add-one smoothing (Laplace). `known` and
+    `targets`, int64 [classes], count the targets from which it is estimated and those on which it is
+    measured.
     """
     import numpy as np
 

@@ -1,6 +1,4 @@
-"""The scores of an evaluation as lines of text. Accuracies that are not the main score of their task are
-shown only on the page.
-"""
+"""The scores of an evaluation as lines of text."""
 
 from collections.abc import Sequence
 
@@ -54,9 +52,7 @@ def seed_lines(scores: Sequence[SeedScore]) -> list[str]:
 
 
 def clean_lines(scores: Sequence[CleanScore]) -> list[str]:
-    """Return an empty line and a table of scores with and without the items that a corpus contains, or no
-    lines if there are no such scores.
-    """
+    """Return an empty line and a table of scores with and without the items that a corpus contains."""
     if not scores:
         return []
     head = ("items", "searched", "found", "all items", "without found", "found only")

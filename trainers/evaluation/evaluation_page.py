@@ -46,9 +46,8 @@ def render_evaluation(evaluation: Evaluation) -> str:
 
 @dataclass(frozen=True)
 class Separation:
-    """How well a task separates models. `scores` has the main score of each model, in the order of the
-    models. `above` is the number of models above chance, None if the score has no chance level. `pairs` is
-    the number of pairs of models, and `apart` is the number of pairs that do not tie.
+    """How well a task separates models. `above` is the number of models above chance, None if the score has
+    no chance level. `apart` is the number of `pairs` of models that do not tie.
     """
 
     task: str
@@ -61,9 +60,7 @@ class Separation:
 
 
 def separations(evaluation: Evaluation) -> list[Separation]:
-    """Return how well every task separates the models. The tasks that separate the most pairs come first. The
-    list is empty for a single model.
-    """
+    """Return how well every task separates the models. The tasks that separate the most pairs come first."""
     by_model = [[result for result in evaluation.results if result.model == model] for model in evaluation.models]
     compared: dict[tuple[str, str], list[PairedDifference]] = {}
     for difference in evaluation.differences:  # of every two models: those of the tasks in order, then the mean

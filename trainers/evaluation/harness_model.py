@@ -1,9 +1,4 @@
-"""Run tasks of lm-evaluation-harness with our models: decoders, encoders and encoder-decoders.
-
-    YAML of a task -> lm_eval: prompts, metrics -> requests -> HarnessModel -> Scorer -> log-likelihoods
-
-No other module of `trainers` imports the library, which the extra `harness` installs.
-"""
+"""Run tasks of lm-evaluation-harness, which the extra `harness` installs, with our models."""
 
 import logging
 import os
@@ -28,12 +23,11 @@ os.environ.setdefault("DISABLE_MULTIPROC", "1")
 
 
 class HarnessModel(LM):
-    """A model of lm-evaluation-harness whose requests are answered by a `Scorer`. Contexts and continuations
-    are joined as in the library's own `HFLM`.
+    """A model of lm-evaluation-harness whose requests are answered by a `Scorer`.
 
-    Three things differ from `HFLM`. If a context is too long for the model, its first tokens are removed, but
-    `<bos>` is kept. The log-likelihood of whole texts uses windows that overlap by half
-    (`Scorer.score_texts`). The random numbers of a sampled text depend only on `seed` and on the request.
+    Three things differ from the library's own `HFLM`. A context that is too long is cut after its `<bos>`.
+    The log-likelihood of whole texts uses windows that overlap by half. The random numbers of a sampled text
+    depend only on `seed` and on the request.
     """
 
     def __init__(self, scorer: Scorer, seed: int = 0) -> None:
@@ -77,10 +71,8 @@ class HarnessModel(LM):
 
 
 def load_tasks(names: Sequence[str]) -> list[Any]:
-    """Load tasks with their data. Each of `names` is the name of a task or the path of a YAML file.
-
-    Raises ConfigError for an unknown name, and UserError for a task that cannot be loaded, usually because
-    its data is not on this machine.
+    """Load tasks, given by name or by the path of a YAML file, with their data. Raises ConfigError for an
+    unknown name, and UserError for a task that cannot be loaded.
     """
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     # The library has some 10,000 files of tasks, and listing them takes seconds.
@@ -103,8 +95,8 @@ def load_tasks(names: Sequence[str]) -> list[Any]:
 def run_harness(
     scorer: Scorer, tasks: Sequence[Any], limit: int | None, shots: int | None, seed: int
 ) -> dict[str, Any]:
-    """Run loaded tasks, each on its first `limit` items (all if None), and return the report of
-    lm-evaluation-harness. If `shots` is None, each task sets its own number of few-shot examples.
+    """Run loaded tasks, each on its first `limit` items, and return the report of lm-evaluation-harness. If
+    `shots` is None, each task sets its own number of few-shot examples.
     """
     made: dict[str, Any] = simple_evaluate(
         HarnessModel(scorer, seed),
@@ -122,9 +114,7 @@ def run_harness(
 
 
 def harness_lines(made: dict[str, Any]) -> list[Sequence[str]]:
-    """Return a table as a header and a row for every task and metric. The columns are the task, the number of
-    items, the metric, its value and its standard error.
-    """
+    """Return a table as a header and a row for every task and metric."""
     rows: list[Sequence[str]] = [("task", "items", "score", "value", "error")]
     for task, scores in made["results"].items():
         items = made["n-samples"][task]["effective"]

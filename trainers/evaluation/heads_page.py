@@ -25,9 +25,7 @@ _MEASURES = {
 
 @dataclass(frozen=True)
 class HeadCell:
-    """The cell of a head in a grid: its value as `text`, its `shade` from 0 to 1 relative to the other heads,
-    and whether the text is `bold`.
-    """
+    """The cell of a head in a grid. Its `shade` is from 0 to 1, relative to the other heads."""
 
     text: str
     shade: float
@@ -36,9 +34,7 @@ class HeadCell:
 
 @dataclass(frozen=True)
 class HeadGrid:
-    """A grid that shows one measure of every head. `note` explains the measure, and `rows` has (name of a
-    layer, cells of its heads).
-    """
+    """A grid that shows one measure of every head. Each row has the name of a layer."""
 
     title: str
     note: str
@@ -46,9 +42,7 @@ class HeadGrid:
 
 
 def render_heads(model: str, text: str, table: pa.Table, effects: HeadEffects) -> str:
-    """Return the page as self-contained HTML. `table` and `effects` are the results of `measure_heads` on the
-    files that `text` names.
-    """
+    """Return the page as self-contained HTML, given the results of `measure_heads`."""
     rows = table.to_pylist()
     return render_template(
         Path(__file__).with_name("heads.html"),

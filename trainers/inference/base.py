@@ -1,9 +1,5 @@
 """The base that a fine-tuning run starts from (a run, an export or a Hugging Face directory), and the model
 of a trained run.
-
-    open_base(path)                         -> sizes, tokenizer, specials
-    base_weights(config, specials, record)  -> tensors
-    trained_forward(run, picked)            -> model
 """
 
 from collections.abc import Mapping
@@ -40,7 +36,7 @@ class Base:
     """The base of a fine-tuning run, without its tensors.
 
     `kind` is `run`, `export` or `hugging_face`. `specials` maps the roles of the tokenizer's special tokens
-    to their ids. `step` is the step of a run's checkpoint; None for other bases.
+    to their ids.
     """
 
     path: LocalPath
@@ -52,10 +48,8 @@ class Base:
 
 
 def open_base(path: LocalPath, step: int | None = None) -> Base:
-    """Open the base at `path`. For a run, `step` selects the checkpoint.
-
-    Raises UserError or ConfigError if `path` is not a base, if the run lacks the checkpoint, or if the model
-    is not supported.
+    """Open the base at `path`. For a run, `step` selects the checkpoint. Raises UserError or ConfigError if
+    this is not possible.
     """
     kind = kind_of(path)
     if kind == "run":
@@ -71,13 +65,12 @@ def open_base(path: LocalPath, step: int | None = None) -> Base:
 
 def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tensors that a fine-tuning run starts from: {parameter name: fp32 tensor on the CPU}.
-    Parameters that the base lacks are left out; parameters that the run does not use may be included. The
-    layers of a task head are named `task_head.*`. `record` describes the base, as `parent` in `run.json`
-    does.
+    Parameters that the base lacks are left out; parameters that the run does not use may be included.
+    `record` describes the base, as `parent` in `run.json` does.
 
     Raises UserError if the base's files are missing, have changed or lack a tensor that the run needs. Raises
-    ConfigError if the run's model does not fit the base's, or if the base was fine-tuned with a method whose
-    parameters cannot be merged into the weights.
+    ConfigError if the run's model does not fit the base's, or if the parameters of the base's method cannot
+    be merged into the weights.
     """
     assert config.init is not None
     path = LocalPath(config.init.path)
@@ -108,7 +101,7 @@ def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any
 
 def check_model(config: Finetuning, corpus: TaskCorpus) -> None:
     """Raise the errors that building the model of a resolved run would raise because of its base, its head or
-    its method. Nothing is written.
+    its method.
     """
     import torch
 
@@ -121,7 +114,7 @@ def check_model(config: Finetuning, corpus: TaskCorpus) -> None:
 
 def trained_forward(run: LocalPath, picked: checkpoint.Checkpoint, weights: Mapping[str, Any] | None = None) -> Forward:
     """Return the model of a run at a checkpoint, with the run's loss functions, in evaluation mode, in fp32
-    on the CPU. `weights` are the weights of the checkpoint, if they have already been read.
+    on the CPU. `weights`, if given, are the weights of the checkpoint.
     """
     import torch
 
@@ -138,7 +131,7 @@ def trained_forward(run: LocalPath, picked: checkpoint.Checkpoint, weights: Mapp
 
 def _frozen(config: Job, record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the weights of a run's base if its checkpoints lack them, because the run's method freezes the
-    base. Empty for other runs and for a run without a parent.
+    base.
     """
     if isinstance(config, Finetuning) and config.method.freezes and record.get("parent"):
         return base_weights(config, record["specials"], record["parent"])
@@ -166,9 +159,7 @@ def _stock_head(config: Finetuning, network: Any) -> StockHead | None:
 
 
 def _weights_of_run(run: LocalPath, picked: checkpoint.Checkpoint) -> dict[str, Any]:
-    """Return the weights of a run at a checkpoint, with the parameters that the run's method has added merged
-    into them. Raises ConfigError if these parameters cannot be merged.
-    """
+    """Return the weights of a run at a checkpoint, with the parameters of its method merged into them."""
     config, record = read_config(run), read_run(run)
     if not isinstance(config, Finetuning) or not config.method.freezes:
         return merge_embeddings(checkpoint.read_weights(picked))

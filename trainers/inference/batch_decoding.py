@@ -1,8 +1,5 @@
-"""Decode texts in batches, token by token.
-
-For the first token, the model reads whole rows, as in training. Keys and values are cached, and for each
-further token the model reads only one position of every row. Models without a cache, such as GPT and models
-with clipped relative positions, read whole rows for every token.
+"""Decode texts in batches, token by token. Models without a cache, such as GPT and models with clipped
+relative positions, read whole rows for every token.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,9 +32,9 @@ class Sampler:
     """Samples the next token of each prompt. Every prompt has its own random generator, so its text does not
     depend on the other prompts of the batch.
 
-    `temperature`, above 0, divides the logits. Only the `top_k` most probable tokens are kept (0: all). Of
-    these, only the smallest set of most probable tokens is kept whose share of the remaining probability
-    reaches `top_p` (Holtzman et al., 2020; 1: all).
+    Only the `top_k` most probable tokens are kept (0: all), and of these, the smallest set of most probable
+    tokens whose share of the remaining probability reaches `top_p` (Holtzman et al., 2020; 1: all).
+    `temperature` must be above 0.
     """
 
     generators: Sequence[np.random.Generator]
@@ -72,8 +69,8 @@ def decode_batch(
     stops: Stops = lambda written: False,
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Write a text after each of n prompts. Return the ids of each text, without its end token, and which
-    texts are complete, bool [n]. A text is complete if it ended at one of the tokens `ends`, or because
-    `stops` returned true. Other texts were cut off after `tokens` tokens, or when their row was full.
+    texts are complete, bool [n]: those that ended at one of the tokens `ends`, or because `stops` returned
+    true. Other texts were cut off after `tokens` tokens, or when their row was full.
 
     `rooms`, int64 [n], is the number of tokens that fit in the row of each prompt, including the end token.
     `allowed`, bool [vocabulary], marks the ids that the model may choose, end tokens included.
@@ -109,9 +106,8 @@ class _RowReader:
 
     def logits(self, rows: np.ndarray, written: np.ndarray) -> torch.Tensor:
         """Return the logits of the next token of each text, [n, vocabulary]. `rows`, int64 [n], are the
-        indices of the prompts, and `written`, [n, m], holds the m tokens written so far after each prompt.
-        Each later call must ask for prompts of the previous call, in the same order, with one more token for
-        each.
+        indices of the prompts. Each later call must ask for prompts of the previous call, in the same order,
+        with one more token for each.
         """
         with torch.no_grad():
             if self._past is None or not len(self._rows):

@@ -30,10 +30,9 @@ _CHARACTERS = (
 
 @dataclass(frozen=True)
 class ExportForm:
-    """The form of a run's export: an adapter if `is_adapter`, otherwise a model. With `merges`, the
-    parameters that the method has added are merged into the model. `obstacle` is the reason why plain
-    `transformers` cannot run the model; None for a model that it can run, and for adapters. `notes` are lines
-    for users of the export.
+    """The form of a run's export. With `merges`, the parameters that the method has added are merged into the
+    model. `obstacle` is the reason why plain `transformers` cannot run the model, if it cannot. `notes` are
+    lines for users of the export.
     """
 
     is_adapter: bool
@@ -43,8 +42,8 @@ class ExportForm:
 
 
 def export_form(config: Job, merge: bool) -> ExportForm:
-    """Return the form of a run's export. Raises UserError if `merge` is set and the parameters of the run's
-    method cannot be merged.
+    """Return the form of a run's export. Raises UserError if `merge` is set and the run's method cannot be
+    merged.
     """
     if not isinstance(config, Finetuning):
         return ExportForm(False, False, why_not_stock(config.model), _notes(config))
@@ -99,10 +98,10 @@ def _task_notes(config: Finetuning, obstacle: str | None) -> tuple[str, ...]:
 
 def read_whole(export: LocalPath, read: Callable[[dict[str, Any]], Result]) -> Result:
     """Verify every file of an export, and return the result of `read`, which is called with the content of
-    `gristmill.json`. If the export is replaced meanwhile, everything is read again.
+    `gristmill.json`, again if the export is replaced meanwhile.
 
-    Raises CorruptFileError for a file that differs from its record and for a required file that is missing.
-    Raises UserError if there is no export, or if the export is replaced during every attempt.
+    Raises CorruptFileError if a file is damaged or missing, and UserError if there is no export or it keeps
+    being replaced.
     """
     for _ in range(_TRIES):
         origin = _origin(export)
@@ -156,9 +155,8 @@ def _verify(export: LocalPath, origin: dict[str, Any]) -> None:
 
 
 def read_export(path: LocalPath) -> tuple[dict[str, Any], Job]:
-    """Verify an export. Return its `gristmill.json` and the configuration of its run, with only those
-    pretraining heads that the export contains. Raises CorruptFileError if a file is damaged or missing, and
-    UserError if there is no export or the export is an adapter.
+    """Verify an export. Return its `gristmill.json` and the configuration of its run. Raises CorruptFileError
+    if a file is damaged or missing, and UserError if there is no export or the export is an adapter.
     """
     origin = read_origin(path)
     return origin, config_of(path, origin)

@@ -9,11 +9,11 @@ from trainers.inference.prompt import framed, read_prompt
 
 
 def fill_mask(path: LocalPath, text: str, top: int = 5) -> list[list[tuple[str, float]]]:
-    """Return the `top` most probable tokens, with their probabilities, for every `<mask>` in a text. `path`
-    is an export or a run. Special tokens are excluded.
+    """Return the `top` most probable tokens, with their probabilities, for every `<mask>` in a text. Special
+    tokens are excluded.
 
-    Raises ConfigError for a model that is not an encoder or does not predict masked tokens, for a text
-    without a mask, and for a text that has more tokens than the model has positions.
+    Raises ConfigError for a model that does not predict masked tokens, and for a text without a mask or too
+    long for the model.
     """
     import torch
 

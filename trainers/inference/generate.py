@@ -17,9 +17,8 @@ from trainers.objectives.shared.training_objective import TrainingObjective
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings for generating text: the maximum number of `tokens`, and how tokens are sampled. `temperature`
-    0 takes the most probable token. `top_k` and `top_p` cut off the tail of the distribution; `top_k` 0 and
-    `top_p` 1 disable this.
+    """Settings for generating text. `tokens` is the maximum number of tokens. `temperature` 0 takes the most
+    probable token. `top_k` 0 and `top_p` 1 keep all tokens.
     """
 
     tokens: int = 100
@@ -49,11 +48,8 @@ def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
     - Gap sentences: the model writes only the missing sentences.
     - Mixture: one member determines how the prompt is read (`choose_member`).
 
-    If the objective fills gaps and the prompt has none, one is appended, such as `<mask>`. Generation ends at
-    `<eos>`, after `sampling.tokens` tokens, or at the model's last position.
-
-    Raises ConfigError for an encoder, and for a prompt that is too long for the model. Raises ValueError for
-    a setting that is out of range.
+    If the objective fills gaps and the prompt has none, one is appended. Raises ConfigError for an encoder,
+    and for a prompt that is too long for the model.
     """
     import torch
 
@@ -91,10 +87,6 @@ def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
 def _model_input(
     text: list[int], lead: str | None, objective: TrainingObjective, family: str, encoder: Encoder
 ) -> list[int]:
-    """Return the ids of the model's input. The special token `lead` comes before the prompt or, in an
-    encoder-decoder, before everything else. For a decoder whose answers are separate targets
-    (`PromptFormat.closed`), the input ends with the end token.
-    """
     first, frame = [encoder.specials[lead]] if lead else [], objective.text_frame(family)
     if family == "encoder_decoder":
         return [*first, *framed(text, frame, encoder)]
@@ -116,8 +108,8 @@ def _room(model: Model, tokens: int, both: bool) -> int:
 
 
 def _choice(sampling: Sampling) -> dict[str, Any]:
-    """Return the arguments for sampling; none for greedy decoding. All are set, because `transformers` would
-    otherwise use defaults, such as those of the model's generation_config.json.
+    """Return the arguments for sampling, all of them, because `transformers` would otherwise use defaults of
+    the model.
     """
     if sampling.temperature == 0:
         return {}

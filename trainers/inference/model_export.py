@@ -67,7 +67,7 @@ _TRIES = 5  # a try fails only if another process exports to the same directory,
 def export_checkpoint(run: LocalPath, output: LocalPath, merge: bool = False) -> LocalPath:
     """Export a checkpoint of `run` to `output`: the newest or, in fine-tuning, the best. Returns `output`.
     With `merge`, the parameters that the fine-tuning method has added are merged into the weights of the
-    base. An earlier export in `output` is replaced, unless it is up to date.
+    base. An earlier export in `output` is replaced.
 
     Raises ConflictError if `output` holds files that are not an export, and UserError if the run has no
     checkpoint, if its parameters cannot be merged, or if the export cannot be written.
@@ -151,8 +151,8 @@ def _aside(work: LocalPath) -> LocalPath:
 
 
 def _remove(left: LocalPath) -> None:
-    """Remove a file or a directory. A directory is renamed first, so that it disappears in one operation and
-    no process can publish a part of it.
+    """Remove a file or a directory. A directory is renamed first, so that no process can publish a part of
+    it.
     """
     if not left.is_dir():  # a killed process was about to write its lease
         left.unlink(missing_ok=True)
@@ -167,8 +167,8 @@ def _replace(output: LocalPath, attempt: LocalPath, earlier: dict[str, Any] | No
     """Move a finished export to `output`, replacing an earlier one. `output` never holds a partial export.
     Returns False if the finished export has been removed.
 
-    `earlier` is the `gristmill.json` that was in `output` at the start, or None. If another process has since
-    published an export of a later step of the same run in `output`, that export is kept.
+    If, since `earlier` was read, another process has published a later step of the same run, its export is
+    kept.
     """
     chosen = attempt
     replaced: list[LocalPath] = []
@@ -251,11 +251,10 @@ def notes_of(export: LocalPath) -> list[str]:
 
 
 def _save_model(run: LocalPath, picked: checkpoint.Checkpoint, form: ExportForm, output: LocalPath) -> list[LocalPath]:
-    """Write config.json and the weights, or the adapter. Returns the directories that need tokenizer files:
-    `output` and, for a discriminator, the directory of its generator.
+    """Write config.json and the weights, or the adapter. Returns the directories that need tokenizer files.
 
-    A model that plain `transformers` cannot run gets a `model_type` that `transformers` does not know.
-    Otherwise `transformers` would silently ignore weights and give different results.
+    A model that plain `transformers` cannot run gets an unknown `model_type`. Otherwise `transformers` would
+    silently ignore weights and give different results.
     """
     config, specials = read_config(run), read_run(run)["specials"]
     if form.is_adapter:
@@ -299,7 +298,7 @@ def _save_model(run: LocalPath, picked: checkpoint.Checkpoint, form: ExportForm,
 @dataclass(frozen=True)
 class Trained:
     """A trained model: a `transformers` model in evaluation mode, the path of its tokenizer.json, the
-    configuration of its run and the fingerprints recorded with its checkpoint.
+    configuration of its run and the fingerprints of its checkpoint.
     """
 
     model: Any
@@ -312,8 +311,7 @@ def load_trained(path: LocalPath) -> Trained:
     """Return the model of an export or a run. A fine-tuning run is read at its best checkpoint, any other run
     at its newest.
 
-    Raises UserError if `path` is neither an export nor a run, if the export is an adapter without its base,
-    if the run has no checkpoint yet, or if the model has a task head.
+    Raises UserError if there is no such model, or if it has a task head.
     """
     if (path / ORIGIN).exists():
         _silence_progress_bars()
@@ -331,9 +329,8 @@ def load_trained(path: LocalPath) -> Trained:
 
 
 def load_checkpoint(run: LocalPath, step: int) -> tuple[Trained, checkpoint.Checkpoint]:
-    """Return the model of a run at the checkpoint of `step`, and the checkpoint itself.
-
-    Raises UserError if the checkpoint is missing or damaged, and for a model with a task head.
+    """Return the model of a run at the checkpoint of `step`, and the checkpoint itself. Raises UserError if
+    the checkpoint is missing or damaged, and for a model with a task head.
     """
     config = read_config(run)
     _require_language_head(run, config)

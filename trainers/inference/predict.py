@@ -1,6 +1,4 @@
-"""Predict with a fine-tuned model. The splits of a run's tasks are predicted, stored and scored; the examples
-of a file are only predicted.
-"""
+"""Predict with a fine-tuned model: the splits of its run's tasks, or the examples of a file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
@@ -54,9 +52,7 @@ def score_run(
     must have a checkpoint.
 
     Splits whose gold is hidden are predicted but not scored. The no-answer threshold of a `span` task is
-    tuned on the split that the run validates on. If there are several tasks, splits are named `TASK.SPLIT`.
-    The entry `floors` holds the scores of the majority baseline (`trainers.tasks.majority`). `tell` is called
-    with a line for each split in which answers were cut off.
+    tuned on the split that the run validates on.
     """
     best = checkpoint.pick(run, print)
     assert best is not None
@@ -84,7 +80,7 @@ def score_run(
 
 def score_line(scores: Mapping[str, Mapping[str, float]], floors: Mapping[str, float]) -> str:
     """Return a line with the scores of a split: each metric with its 95 % interval and, if it is known, its
-    floor, the score of the majority baseline.
+    floor.
     """
     parts = []
     for name, score in scores.items():
@@ -120,12 +116,10 @@ def _predict(
 
 def predict_file(model: LocalPath, file: Location, split: str = "input", base: LocalPath | None = None) -> Predictions:
     """Predict the examples of a file with a fine-tuned model, which is an export or a run (at its best
-    checkpoint). If the export is an adapter, `base` is its base; the default is the path that the run
-    recorded.
+    checkpoint). `base` is the base of an adapter; the default is the path that the run recorded.
 
-    Fields of the file are named after the roles of the task's kind: `text`, `text_b`, `words`, `question`,
-    `passage`, `candidates`. `split` is the name of the split in the predictions. Raises UserError if there is
-    no such file, or if `model` is not a fine-tuned model of a single task.
+    Fields of the file are named after the roles of the task's kind, such as `text` and `question`. Raises
+    UserError if there is no such file, or if `model` is not a fine-tuned model of a single task.
     """
     opened = open_task_model(model)
     name = str(file if file.local is None else file.local.absolute())

@@ -1,5 +1,5 @@
 """Encode a user's prompt in the form in which a model reads the inputs of its objective. A prompt may contain
-special tokens of the objective by name, such as `<mask>`, `<extra_id_0>` or `<fim_prefix>`.
+special tokens of the objective by name, such as `<mask>`.
 """
 
 import re
@@ -17,7 +17,7 @@ _PARTS = (FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX)  # a space before one of these bel
 
 def choose_member(objective: TrainingObjective, prompt: str) -> tuple[TrainingObjective, str | None, str]:
     """Choose the objective that determines how a model reads a prompt. Returns the objective, the special
-    token that precedes its inputs (or None), and the prompt, without this token if the prompt begins with it.
+    token that precedes its inputs (or None), and the prompt without this token.
 
     In a mixture, the objective is the first of these members that exists:
 
@@ -36,16 +36,15 @@ def choose_member(objective: TrainingObjective, prompt: str) -> tuple[TrainingOb
 
 
 def spaces_lead(encoder: Encoder) -> bool:
-    """Return whether the vocabulary is byte-level BPE or Unigram, where the token of a word includes the
-    space before the word.
+    """Return whether the token of a word includes the space before the word, as in byte-level BPE and
+    Unigram.
     """
     return encoder.kind in ("byte_bpe", "unigram")
 
 
 def read_prompt(text: str, encoder: Encoder, names: Collection[str]) -> list[int]:
     """Encode a text in which the special tokens `names` may occur by name. A space before such a name is
-    removed if `spaces_lead` is true of the encoder, except before the marks of fill-in-the-middle. No tokens
-    are added around the text.
+    removed if `spaces_lead` is true of the encoder, except before the marks of fill-in-the-middle.
     """
     known = [name for name in names if name in encoder.specials]
     pieces = re.split("(" + "|".join(re.escape(name) for name in known) + ")", text) if known else [text]

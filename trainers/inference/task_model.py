@@ -23,8 +23,8 @@ from trainers.runs.run import SCORES, read_config, verified_copy
 
 @dataclass(frozen=True)
 class TaskModel:
-    """A fine-tuned model of a single task. `path` is its run or export. `threshold` is the no-answer
-    threshold, None for most tasks. `found` is the checkpoint of a run, None for an export.
+    """A fine-tuned model of a single task. `path` is its run or export, and `threshold` the no-answer
+    threshold. `found` is the checkpoint of a run.
     """
 
     path: LocalPath
@@ -35,11 +35,10 @@ class TaskModel:
 
     def forward(self, base: LocalPath | None, corpus: TaskCorpus) -> Forward:
         """Return the model with its loss functions, in fp32 on the CPU. `corpus` must have the model's
-        tokenizer. `base` is the base of an adapter; if it is None, the base that the adapter's run recorded
-        is used.
+        tokenizer. `base` is the base of an adapter; by default, the one that the adapter's run recorded.
 
-        Raises UserError if `base` is given for a model that is not an adapter, and ConfigError if `base` is
-        not the adapter's base.
+        Raises UserError if `base` is given for any other model, and ConfigError if it is not the adapter's
+        base.
         """
         adapter = self.path / ADAPTER
         if base is not None and (self.found is not None or not adapter.is_dir()):
@@ -67,8 +66,8 @@ class TaskModel:
 
 
 def open_task_model(path: LocalPath) -> TaskModel:
-    """Open a fine-tuned model: a run with a checkpoint, an export, or the `adapter` of an export. Raises
-    UserError if `path` is none of these, or if the model was trained on several tasks.
+    """Open a fine-tuned model: a run, an export, or the `adapter` of an export. Raises UserError if `path` is
+    none of these, if a run has no checkpoint, or if the model was trained on several tasks.
     """
     if path.name == ADAPTER and (path.parent / ORIGIN).exists():
         path = LocalPath(path.parent)
@@ -97,8 +96,8 @@ def _one_task(path: LocalPath, config: Job | None) -> Finetuning:
 
 
 def _fill_head(network: Any, weights: dict[str, Any]) -> None:
-    """Copy all layers of a task's head from `weights` to the network. A fine-tuning run that started from
-    these weights would initialise the output layer at random instead.
+    """Copy a task's head from `weights`, with its output layer, which a new fine-tuning run would initialise
+    at random.
     """
     import torch
 

@@ -40,7 +40,7 @@ class _Marks:
 
 def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: LocalPath) -> None:
     """Write the tokenizer files of an export. The exported tokenizer adds the same special tokens around a
-    text as in training. For a model that reads characters, the files of CANINE's tokenizer are written too.
+    text as in training.
     """
     from transformers import PreTrainedTokenizerFast
 

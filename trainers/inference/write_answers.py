@@ -1,6 +1,4 @@
-"""Generate the greedy answers of a fine-tuned text-to-text model in batches, and measure the model's loss on
-the target answers.
-"""
+"""The greedy answers of a fine-tuned text-to-text model, and its loss on the target answers."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,8 +15,7 @@ from trainers.rows.batch import IGNORED, Batch
 
 def writable_ids(specials: Mapping[str, int], tokens: int, rows: int, end: int) -> np.ndarray:
     """Return a mask, bool [rows], of the ids that an answer may contain: `end`, and all ids of the tokenizer
-    (`tokens` in total) that are not special. `rows` is the size of the model's vocabulary, which may be
-    larger than the tokenizer's.
+    (`tokens` in total) that are not special.
     """
     allowed = np.arange(rows) < tokens
     allowed[[number for number in specials.values() if number < rows]] = False
@@ -33,8 +30,7 @@ def write_answers(
     that were cut off before their `<eos>`.
 
     An answer is cut off after `tokens` tokens, or when its row has reached `length` positions, not counting
-    virtual tokens. `allowed`, bool [vocabulary], marks the ids that an answer may contain. Inputs are
-    answered in batches of `size` inputs.
+    virtual tokens. `allowed`, bool [vocabulary], marks the ids that an answer may contain.
     """
     assert task.kind == "text_to_text"
     forward.eval()

@@ -1,5 +1,4 @@
-"""Build models from the name of an architecture, its sizes and a seed, and relate them to the stock models of
-`transformers`.
+"""Build models from the name of an architecture, its sizes and a seed.
 
 To add an architecture, write a file in its folder (`Traits.folder`) and add a line with the same name to
 `trainers.config.architecture.ARCHITECTURES`. For fine-tuning, also add its module names to
@@ -76,15 +75,15 @@ def _fuse_gelu(network: Any) -> None:
 
 
 def language_model(network: Any, model: Model) -> tuple[Any, Model]:
-    """Return the network that predicts tokens, and its sizes: the generator of a network that has one,
-    otherwise the whole network.
+    """Return the network that predicts tokens, and its sizes: the generator if there is one, otherwise the
+    whole network.
     """
     return (network, model) if model.generator_size is None else (network.generator, generator_of(model))
 
 
 def stock_parts(network: Any, model: Model) -> dict[str, Any]:
-    """Return the stock models that a network consists of, keyed by their directory in an export; "" is the
-    export's own directory.
+    """Return the stock models that a network consists of, keyed by their directory in an export ("" for the
+    export's own).
     """
     if model.generator_size is None:
         return {"": network}
@@ -105,8 +104,8 @@ def load_parts(network: Any, model: Model, read: Callable[[str, Any], Mapping[st
 
 
 def stack_parameters(network: Any, model: Model) -> set[str]:
-    """Return the names of the parameters that a model's hidden states depend on: those of its encoder and
-    decoder. Pretraining heads, poolers, a generator and XLNet's `mask_emb` are left out.
+    """Return the names of the parameters that a model's hidden states depend on. Pretraining heads, poolers,
+    a generator and XLNet's `mask_emb` are left out.
     """
     stacks = [network.get_encoder(), network.get_decoder()] if model.decoder_layers else [network.base_model]
     used = {id(parameter) for stack in stacks for parameter in stack.parameters()}
@@ -155,9 +154,7 @@ def _tie_stacks(network: Any, architecture: Architecture) -> None:
 
 
 def untie_stacks(network: Any, architecture: str) -> None:
-    """Give the decoder copies of the parameters that it shares with the encoder, except the token embeddings.
-    The result is a stock model with the same outputs.
-    """
+    """Give the decoder copies of the parameters that it shares with the encoder, except the token embeddings."""
     import torch
 
     rename = MODELS[architecture].decoder_name

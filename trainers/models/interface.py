@@ -1,7 +1,5 @@
-"""The interface of an architecture: its `transformers` configuration, and its forward pass in two parts.
-
-The first part ends before the output layer, so that logits are computed only at the targets. In masked
-language modelling, these are 15 % of the positions by default.
+"""The interface of an architecture: its `transformers` configuration, and its forward pass in two parts. The
+first part ends before the output layer, so that logits are computed only at the targets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +11,7 @@ from trainers.config.architecture import Model
 
 @dataclass
 class Past:
-    """The states that a model keeps for positions it has already read, so that it reads each position only
-    once.
+    """The states that a model keeps for positions it has already read.
 
     `cache` contains the keys and values of every layer, as `transformers` keeps them. `seen`, bool [rows,
     columns], says which columns of the cache are text. An encoder-decoder also has `encoded`, the states of
@@ -47,8 +44,8 @@ class Past:
 
 @dataclass
 class LayerState:
-    """The final state of a recurrent layer in every row: `hidden` and `cell`, [rows, units], without
-    gradients; None before the first window.
+    """The final state of a recurrent layer in every row: `hidden` and `cell`, [rows, units]; None before the
+    first window.
     """
 
     hidden: Any = None
@@ -89,8 +86,7 @@ class Inputs:
     - `cross`, bool [rows, 1, target length, length]: which encoder positions each decoder position
       attends to.
     - `past`: what earlier calls have read; this call adds to it. Ids and positions are then those of the
-      new positions only, `mask` is [rows, 1, length, columns read before + length], and the encoder runs
-      only once.
+      new positions only, and `mask` is [rows, 1, length, columns read before + length].
     - `order`, int64 [rows, targets]: `Batch.factorization`.
     - `covered` and `read`: those of `Batch`.
     - `carried`: the state of an architecture that carries one. Ids, positions and mask are then those of
@@ -127,10 +123,10 @@ class HeadForm:
     is no such class or its results differ from ours.
 
     With `dense`, a head consists of [dropout], dense layer, activation, [norm], dropout and output layer;
-    otherwise, only of dropout and output layer. `dense`, `norm` and `output` are the names of the layers.
-    With `stock`, names and layout are those of the stock model, so that our head can be initialised from a
-    published head. `bias` says whether the output layer has a bias, `drops` whether there is dropout by
-    default, and `drops_first` whether there is also dropout before the dense layer.
+    otherwise, only of dropout and output layer. `dense`, `norm` and `output` are the names of the layers,
+    which are those of the stock model if there is one. `bias` says whether the output layer has a bias,
+    `drops` whether there is dropout by default, and `drops_first` whether there is also dropout before the
+    dense layer.
     """
 
     stock: str | None
@@ -252,8 +248,8 @@ class Architecture:
 
 
 def encode_once(inputs: Inputs, encode: Callable[[], Any]) -> Any:
-    """Return the states of the encoder [rows, length, width]. If `inputs.past` has them, they are taken from
-    there; otherwise they are computed, and stored in `inputs.past` if there is one.
+    """Return the states of the encoder [rows, length, width]. With `inputs.past`, they are computed once and
+    stored there.
     """
     if inputs.past is None:
         return encode()
@@ -263,8 +259,8 @@ def encode_once(inputs: Inputs, encode: Callable[[], Any]) -> Any:
 
 
 def special_ids(specials: dict[str, int]) -> dict[str, int | None]:
-    """Return the ids of `<bos>`, `<eos>` and `<pad>`, named as in configurations of `transformers`. The id of
-    a token that the tokenizer lacks is None, because the default would be the id of the published model.
+    """Return the ids of `<bos>`, `<eos>` and `<pad>`, named as in configurations of `transformers`, or None
+    for a token that the tokenizer lacks.
 
     In many models, the embedding of the padding token is 0 and is not trained, so no other token may be
     declared as padding.

@@ -1,8 +1,5 @@
-"""Position schemes that replace an architecture's table of learned positions.
-
-Sinusoidal positions (Vaswani et al., 2017, section 3.5) are a fixed table. Clipped relative positions (Shaw
-et al., 2018) have no table: every attention layer adds to its logits the product of a query with the
-embedding of its distance to a key.
+"""Position schemes that replace an architecture's table of learned positions: sinusoidal positions (Vaswani
+et al., 2017, section 3.5) and clipped relative positions (Shaw et al., 2018).
 """
 
 from typing import Any
@@ -32,10 +29,8 @@ def sinusoids(positions: int, width: int) -> Any:
 
 
 def fix_table(embedding: Any, first: int, table: Any, tokens: Any) -> None:
-    """Replace a position embedding's weights with `table` [positions, width], which is not trained.
-
-    Position 0 is row `first`; rows without a position are 0. Rows are cast to the type of `tokens`, the token
-    embedding to which they are added.
+    """Replace a position embedding's weights with `table` [positions, width], which is not trained. Position
+    0 is row `first`. Rows are cast to the type of the token embedding `tokens`.
     """
     weight = torch.zeros(embedding.num_embeddings, embedding.embedding_dim)
     weight[first : first + len(table)] = table
@@ -46,7 +41,7 @@ def fix_table(embedding: Any, first: int, table: Any, tokens: Any) -> None:
 
 class RelativePositions(torch.nn.Module):
     """The clipped relative positions of one attention layer: embeddings RE [2k + 1, width] of the distances
-    from -k to k, to which longer distances are clipped. Row k + r is that of distance r.
+    from -k to k, to which longer distances are clipped.
     """
 
     def __init__(self, width: int, distance: int, deviation: float) -> None:
@@ -59,10 +54,8 @@ class RelativePositions(torch.nn.Module):
     def forward(self, queries: Any, keys: int, project: Any) -> Any:
         """Return, as [rows, heads, queries, keys], the inner product of each query with W_K RE(clip(j - i,
         -k, k)), where i is the position of the query and j that of the key. `queries` are [rows, heads,
-        queries, head width], `keys` is the number of keys, and `project` applies W_K, from [n, width] to
-        [n, width].
-
-        The last query is at the position of the last key; with a cache, there are fewer queries than keys.
+        queries, head width], and `project` applies W_K to [n, width]. The last query is at the position of
+        the last key.
         """
         heads, width = queries.shape[1], queries.shape[3]
         numbers = torch.arange(2 * self.distance + 1, device=queries.device)

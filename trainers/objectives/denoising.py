@@ -1,5 +1,5 @@
-"""Denoising (BART: Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training", 2020, section 2.2): up
-to five kinds of noise corrupt a document, and the target is the original.
+"""Denoising (BART: Lewis et al., 2020, section 2.2): up to five kinds of noise corrupt a document, and the
+target is the original.
 
 For "A B C . D E ." with the mask M:
 
@@ -10,8 +10,7 @@ For "A B C . D E ." with the mask M:
     text infilling         A M . D M E .      each span, even one of length 0, becomes a single mask
 
 The noises are applied in the order of this list. The paper's large models permute all sentences, then infill
-30 % of the tokens. For an encoder-decoder, input and target are `<bos> text <eos>`, as in BART; for a
-decoder, both end with `<eos>`.
+30 % of the tokens.
 """
 
 import math
@@ -183,8 +182,7 @@ def infill_spans(
     `mean_span`.
 
     `rows` [documents] is the row of each document. Together the documents of row r grow by at most `free[r]`
-    tokens; if a document becomes shorter, later documents of its row may use the positions that it frees.
-    `offsets` are those of the original documents, from which earlier noises may have removed tokens.
+    tokens. `offsets` are those of the original documents, from which earlier noises may have removed tokens.
     `lengths` and `places` are uniform numbers, one and two for each original token, that determine the
     lengths and the positions of the spans.
     """
@@ -205,9 +203,7 @@ def infill_spans(
 
 
 def _first(drawn: np.ndarray, original: Ragged, text: Ragged) -> np.ndarray:
-    """Return one uniform number for each token of `text`. `drawn` has one for each token of `original`. If a
-    document has become shorter, the last of its numbers are dropped.
-    """
+    """Return one uniform number for each token of `text`. `drawn` has one for each token of `original`."""
     if len(text.tokens) == len(original.tokens):
         return drawn
     shift = np.repeat(original.offsets[:-1] - text.offsets[:-1], text.sizes)

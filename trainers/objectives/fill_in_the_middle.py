@@ -58,9 +58,7 @@ class FillInTheMiddle(PairObjective):
                 raise ValueError(f"{name}: got {getattr(self, name)}, allowed 0 to 1")
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the number of positions reserved for a document of `tokens` tokens, its `<bos>`, and the
-        tokens that cutting adds.
-        """
+        """Return the number of positions reserved for a document of `tokens` tokens."""
         return tokens + 1 + self._reserved
 
     @property
@@ -91,8 +89,7 @@ class FillInTheMiddle(PairObjective):
     def move_middle(self, documents: Documents, order: np.ndarray, cuts: np.ndarray, context: Context) -> Pairs:
         """Return every document as a target: document i is unchanged where `order[i]` is 0, in the order PSM
         where it is 1, and in the order SPM where it is 2. The middle of document i is its tokens from
-        `cuts[i, 0]` up to, but not including, `cuts[i, 1]`. `<eos>` follows a reordered document. An
-        unchanged document is followed by its token in `documents.following`, if it has one.
+        `cuts[i, 0]` up to, but not including, `cuts[i, 1]`.
         """
         content, whole = documents.content, order == 0
         more = np.where(whole, documents.following >= 0, len(_MARKS) + 1)

@@ -60,8 +60,8 @@ class Masked(Masking):
 
 
 def prepend_mark(batch: Batch, mark: int) -> Batch:
-    """Return the batch with `mark` inserted at the beginning of every row that contains a document. The mark
-    becomes part of the row's first document.
+    """Return the batch with `mark` inserted at the beginning of every row that contains a document, as part
+    of the row's first document.
     """
     first = batch.segments[:, :1]
     there = first >= 0

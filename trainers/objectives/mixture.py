@@ -2,15 +2,13 @@
 Learning Paradigms", 2023, section 3.1).
 
 The choice is a function of the run's seed and the sample's number. A mode token may precede the inputs of an
-objective, to tell the model which task to solve. Here, UL2's mode tokens are reserved entries of the
-vocabulary:
+objective. Here, UL2's mode tokens are reserved entries of the vocabulary:
 
     R, regular spans         <reserved_0>   spans of 3 and of 8 tokens, 15 % of the tokens
     S, sequential            <reserved_1>   the last 25 % of a document, given the rest
     X, extreme               <reserved_2>   spans of 3, 8 and 64 tokens, 50 %; spans of 64 tokens, 15 %
 
-All parts read one stream. Its documents begin with `<bos>` if any part needs it; the other parts drop it. A
-row takes no more stream tokens than fit in a row of every part.
+All parts read one stream, and a row takes no more stream tokens than fit in a row of every part.
 """
 
 from collections.abc import Sequence
@@ -45,7 +43,7 @@ class MixturePart:
 
     def check(self) -> None:
         """Raise ValueError if `weight` is out of range, or if `token` is set for an objective that does not
-        rewrite rows (`causal`), because such an objective does not split documents into inputs and targets.
+        rewrite rows (`causal`).
         """
         if not 0 < self.weight < float("inf"):
             raise ValueError(f"weight: got {self.weight}, allowed above 0")
@@ -55,8 +53,8 @@ class MixturePart:
             )
 
     def room(self, sequence_length: int, family: str) -> Room | None:
-        """Return the capacity of a row in which `token`, if set, precedes every input. None if packing need
-        not reserve positions, because the objective adds no marks to documents.
+        """Return the capacity of a row in which `token`, if set, precedes every input, or None if packing
+        need not reserve positions.
         """
         return self.objective.room(sequence_length, family, int(self.token is not None))
 
@@ -151,8 +149,8 @@ class ObjectiveMixture(TrainingObjective):
             raise ValueError(f"parts: no family of models can be trained by all of {kinds}; leave some of them out")
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of stream tokens that fit in a row of every part. Raises ConfigError if fewer
-        than two fit, or if a part does not allow documents of this length or the family of models.
+        """Return the number of stream tokens that fit in a row of every part. Raises ConfigError if this
+        number or the family of models does not suit a part.
         """
         room = self.room(sequence_length, family)
         length = sequence_length if room is None else room.length
@@ -164,9 +162,7 @@ class ObjectiveMixture(TrainingObjective):
         return length
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:
-        """Return the capacity of a row that suits every part. None if packing need not reserve positions,
-        because no part adds marks to documents. `lead` must be 0.
-        """
+        """Return the capacity of a row that suits every part. None if no part adds marks to documents."""
         assert lead == 0, "no token leads a whole mixture"
         rooms = [room for part in self.parts if (room := part.room(sequence_length, family)) is not None]
         if not rooms:
@@ -203,9 +199,7 @@ def _rows(batch: Batch, rows: np.ndarray) -> Batch:
 
 
 def _merge_rows(batch: Batch, made: Sequence[Batch], places: Sequence[np.ndarray], padding: int) -> Batch:
-    """Merge the batches `made` into one. The rows of batch i go to the rows `places[i]` of the result, padded
-    to the width of the widest batch.
-    """
+    """Merge the batches `made` into one. The rows of batch i go to the rows `places[i]` of the result."""
 
     def join(arrays: Sequence[np.ndarray], fill: int) -> np.ndarray:
         width = max(array.shape[1] for array in arrays)

@@ -100,8 +100,7 @@ def choose_spans(
     n is drawn anew for each context: P(n <= k) is `longer[k - 1]`, float64 [largest n - 1]. If a document
     ends before a context is complete, one in `contexts` of the remaining tokens is chosen; the number is
     rounded up or down at random, so that the mean is exact. `sizes`, `places` and `rounding` are uniform
-    numbers, float64 [rows, length], read at the first column of a context. A document of a single token,
-    special tokens included, has no target, because there is nothing to predict it from.
+    numbers, float64 [rows, length].
     """
     length = inputs.shape[1]
     own = np.empty(length, dtype=np.int64)

@@ -4,9 +4,7 @@ Summarizing Long Sequences", 2018): split a document and predict the second part
     "Thank you for inviting" -> "me to your party last week ."
 
 For a decoder both parts are one text, and the positions of the first part may attend to one another in both
-directions. In an encoder-decoder the encoder reads the first part and `<eos>`, and the decoder predicts the
-second part. The last target is `<eos>` at the end of a document, or the next token if the row cuts the
-document off.
+directions.
 """
 
 from dataclasses import dataclass
@@ -51,8 +49,8 @@ class PrefixLM(PairObjective):
         self.check_prefix()
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return an upper bound on the number of positions that a document of `tokens` tokens takes: one
-        more, for the `<eos>` of an encoder's input or the `<bos>` of a decoder.
+        """Return an upper bound on a document's positions: its tokens and the `<eos>` of an encoder's input
+        or the `<bos>` of a decoder.
         """
         return tokens + 1
 
@@ -66,9 +64,7 @@ class PrefixLM(PairObjective):
         return self.split(documents, sizes - np.minimum(np.maximum(wanted, 1), sizes - 1), context)
 
     def split(self, documents: Documents, places: np.ndarray, context: Context) -> Pairs:
-        """Return the pairs that result when document i is split before its token with index `places[i]`. A
-        document of one token becomes an input without a target.
-        """
+        """Return the pairs that result when document i is split before its token with index `places[i]`."""
         content = documents.content
         many = content.sizes > 1
         places = np.where(many, places, content.sizes)

@@ -1,7 +1,6 @@
-"""Salient spans (REALM: Guu et al., "REALM: Retrieval-Augmented Language Model Pre-Training", 2020, section
-3.4): a date or a name is removed, so that restoring it takes knowledge. Roberts et al., "How Much Knowledge
-Can You Pack Into the Parameters of a Language Model?", 2020, continue T5's pretraining in this way, with a
-sentinel in place of the span.
+"""Salient spans (REALM: Guu et al., 2020, section 3.4): a date or a name is removed, so that restoring it
+takes knowledge. Roberts et al., "How Much Knowledge Can You Pack Into the Parameters of a Language Model?",
+2020, continue T5's pretraining in this way, with a sentinel in place of the span.
 
     document   Armstrong stepped onto the Moon in July 1969 .
     input      Armstrong stepped onto the Moon in <extra_id_0> .  <eos>
@@ -68,10 +67,9 @@ class SalientSpans(PairObjective):
         return self.unit == "sentences"
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the maximum number of positions that a document of `tokens` tokens takes, which is the
-        length of its longest possible target. The removed tokens and their sentinels together take at most
-        `tokens` + 1 positions, because at least one kept token lies between two runs of removed tokens;
-        `<eos>` takes one more.
+        """Return the length of the longest possible target of a document. The removed tokens and their
+        sentinels take at most `tokens` + 1 positions, because at least one kept token lies between two runs
+        of removed tokens; `<eos>` takes one more.
         """
         return tokens + 2
 

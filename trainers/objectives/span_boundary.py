@@ -56,8 +56,8 @@ def outside_columns(group: np.ndarray, segments: np.ndarray, places: int) -> np.
     other tokens.
 
     `group`, int64 [rows, length], is the first column of a token's span, -1 where no token is chosen. A token
-    also gets -1 if one of the two columns is not in its segment (`segments`, int64 [rows, length]), or if
-    `places` or more tokens of its span precede it.
+    also gets -1 if one of the two columns is not in its segment, or if `places` or more tokens of its span
+    precede it.
     """
     length = group.shape[1]
     columns = np.arange(length)

@@ -76,9 +76,7 @@ class Corruption(PairObjective):
         input and target together; in an encoder-decoder, for the longer of the two.
 
         With `noise: tokens` in the styles `replace` and `drop`, the number of noise tokens is taken to be at
-        most six standard deviations above its mean, which hardly any document exceeds. Otherwise the result
-        is an upper bound. T5's inputs of 512 hold documents of 568 tokens (`random_spans_helper` in the
-        paper's code).
+        most six standard deviations above its mean. Otherwise the result is an upper bound.
         """
         if self.style in ("replace", "drop"):
             amount, runs = (int(number) for number in amounts(tokens, self.rate, self.mean_span))
@@ -100,8 +98,8 @@ class Corruption(PairObjective):
         return both + 2 if family == "decoder" else max(given, asked) + 1
 
     def _check_sentinels(self, tokens: int, sentinels: int) -> None:
-        """Raise ConfigError if the style is `replace` and a document of `tokens` tokens needs more sentinels
-        than there are. If tokens are chosen one by one, this compares the expected number of runs of noise.
+        """Raise ConfigError if a document of `tokens` tokens needs more sentinels than there are. If tokens
+        are chosen one by one, this compares the expected number of runs of noise.
         """
         if self.style != "replace":
             return
@@ -116,18 +114,14 @@ class Corruption(PairObjective):
 
     @property
     def least_tokens(self) -> int:
-        """The fewest tokens that a document must have to give a target. It is 2 for style `deshuffle`, and
-        for `replace` and `drop` with noise in spans, which always leave at least one token; otherwise 1.
-        """
+        """The fewest tokens that a document must have to give a target."""
         return 1 if self.style in ("mass", "bert") or (self.noise == "tokens" and self.style != "deshuffle") else 2
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
         return self.corrupted(documents_of(batch, context), context)
 
     def corrupted(self, documents: Documents, context: Context) -> Pairs:
-        """Return the inputs and targets of `documents` with noise drawn at random or, in the style
-        `deshuffle`, with the tokens in random order.
-        """
+        """Return the inputs and targets of `documents`, corrupted at random in the objective's style."""
         if self.style == "deshuffle":
             return self.shuffle(documents, context)
         offsets = documents.content.offsets
@@ -160,9 +154,7 @@ class Corruption(PairObjective):
         return replace_with_sentinels(content, noise, sentinels, self.closing_sentinel)
 
     def shuffle(self, documents: Documents, context: Context) -> Pairs:
-        """Return pairs whose input is a document's tokens in random order, and whose target is the document.
-        A document of one token has no target.
-        """
+        """Return pairs whose input is a document's tokens in random order, and whose target is the document."""
         content, eos = documents.content, context.special("<eos>")
         tokens = content.tokens.copy()
         _shuffle(tokens, content.offsets, documents.per_token(context, "span_corruption/order"))
@@ -209,9 +201,7 @@ def _random_tokens(context: Context, drawn: np.ndarray) -> np.ndarray:
 
 @kernel(nogil=True)
 def amounts(tokens: int, rate: float, mean_span: float) -> tuple[int, int]:
-    """Return (number of noise tokens, number of spans) for a document of `tokens` tokens; (0, 0) if the
-    document is too short for noise.
-    """
+    """Return (number of noise tokens, number of spans) for a document of `tokens` tokens."""
     if tokens < 2:
         return 0, 0
     noise = min(max(int(np.rint(tokens * rate)), 1), tokens - 1)

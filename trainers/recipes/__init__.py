@@ -1,5 +1,4 @@
-"""Recipes: functions that return a configuration, often derived from that of another recipe with
-`dataclasses.replace`.
+"""Recipes: functions that return a configuration.
 
 To add a recipe, write a function in one of the files in `_FILES`: every public function there is a recipe.
 """

@@ -1,6 +1,4 @@
-"""Recipes of encoder-decoders (T5 in its versions and sizes, ByT5, BART, and models of toy size), and of the
-T5 paper's prefix language model, which is a decoder.
-"""
+"""Recipes of encoder-decoders, and of the T5 paper's prefix language model, which is a decoder."""
 
 from dataclasses import replace
 from typing import Literal

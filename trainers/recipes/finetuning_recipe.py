@@ -25,11 +25,10 @@ DEFAULT_RATE = 1e-3
 def finetune(name: str, tasks: tuple[Task, ...], model: Model, base: str | None, method: Method) -> Finetuning:
     """Return the job that fine-tunes the model at `base`, whose configuration is `model`, or trains a new
     `model` if `base` is None. Several tasks are trained together in text-to-text form. Parts of the model
-    that only pretraining uses are left out, such as a generator or an enhanced mask decoder.
+    that only pretraining uses are left out.
 
     The job has 3 epochs (Devlin et al., 2019, appendix A.3: 2 to 4) of batches of 32, warm-up over 6 % of the
     steps, linear decay to 0, betas 0.9 and 0.98, and weight decay 0.1 (RoBERTa; Liu et al., 2019, table 10).
-    The learning rate is the method's in `RATES`, or DEFAULT_RATE.
     """
     return Finetuning(
         name=name,

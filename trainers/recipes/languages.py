@@ -1,8 +1,5 @@
-"""Recipes of models for one language, for many languages or for one domain, in published sizes: mBERT, XLM-R,
-mT5, CamemBERT, AlephBERT, SciBERT, BERTweet.
-
-All are variants of recipes for BERT, RoBERTa or T5 with another vocabulary; most also have other data
-settings or hyper-parameters.
+"""Recipes of models for one language, for many languages or for one domain, in published sizes. All are
+variants of recipes for BERT, RoBERTa or T5.
 """
 
 from dataclasses import replace

@@ -9,9 +9,8 @@ from trainers.report.read_runs import Run
 
 
 def measured(run: Run, mixed: bool = True) -> dict[str, Any]:
-    """Return the settings that determine what the losses of a run measure. The losses of two runs are
-    comparable only if all these settings are equal. `mixed` adds the mixture of sources, which matters only
-    for losses over all sources.
+    """Return the settings that must be equal for the losses of two runs to be comparable. `mixed` adds the
+    mixture of sources, which matters only for losses over all sources.
     """
     data = run.config.get("data", {})
     whole = {
@@ -49,9 +48,7 @@ def groups(runs: Sequence[Run], what: Callable[[Run], Mapping[str, Any] | None])
 
 
 def reason(runs: Sequence[Run]) -> str:
-    """Return a text that explains why the losses of these runs, at least one, do not all share a chart, or an
-    empty text if they do.
-    """
+    """Return why the losses of these runs do not all share a chart, or an empty text if they do."""
     settings = [measured(run) for run in runs]
     differing = [name for name in settings[0] if any(one[name] != settings[0][name] for one in settings)]
     if not differing:

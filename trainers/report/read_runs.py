@@ -20,10 +20,9 @@ from trainers.runs.sinks import redacted
 class Run:
     """A run's directory, read into memory.
 
-    `events` holds all logged events. Of steps that were repeated after a resume, `steps`, `validations` and
-    `skipped` hold only the newest events. `evaluations` holds, for every evaluation, the last event of each
-    step. `ledger` and `finished` are None if their files do not exist yet or cannot be parsed. `checkpoints`
-    are (step, path, bytes).
+    Of steps that were repeated after a resume, `steps`, `validations` and `skipped` hold only the newest
+    events. `evaluations` holds, for every evaluation, the last event of each step. `ledger` and `finished`
+    are None if their files do not exist yet or cannot be parsed. `checkpoints` are (step, path, bytes).
     """
 
     path: LocalPath
@@ -70,8 +69,8 @@ class Run:
         return [event for event in self.events if event["event"] == "start"]
 
     def seconds(self) -> float:
-        """Return the total wall-clock seconds of the run's launches and restarts, each from its start to its
-        last logged event. Work that was lost and repeated counts twice.
+        """Return the total wall-clock seconds of the run's launches and restarts. Work that was lost and
+        repeated counts twice.
         """
         return float(sum(part[-1]["time"] - part[0]["time"] for part in parts_of(self.events)))
 
@@ -85,9 +84,7 @@ class Run:
 
 
 def read_runs(paths: Sequence[LocalPath]) -> list[Run]:
-    """Read the runs in these directories. Each run is named after the last components of its path, as few as
-    make all names distinct. Raises UserError if a directory is not a run or is given twice.
-    """
+    """Read the runs in these directories. Raises UserError if a directory is not a run or is given twice."""
     return [_read(path, name) for path, name in zip(paths, _names(paths), strict=True)]
 
 
@@ -116,9 +113,7 @@ def _checkpoints(run: LocalPath) -> Iterator[tuple[int, LocalPath, int]]:
 
 
 def _evaluations(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the last event of every evaluation and step, ordered by step. Earlier events of the same
-    evaluation and step measured weights that have since been replaced.
-    """
+    """Return the last event of every evaluation and step, ordered by step."""
     found = {(event["step"], event["name"]): event for event in events if event["event"] == "evaluation"}
     return [event for _, event in sorted(found.items())]
 

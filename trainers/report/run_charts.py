@@ -40,9 +40,7 @@ class Curves:
         self.other_losses = [name for name in names if name != "loss"]
 
     def overall(self) -> list[LineChart]:
-        """Draw the losses over all sources, with marks where a run was resumed or skipped a step. Only
-        comparable runs share a chart.
-        """
+        """Draw the losses over all sources. Only comparable runs share a chart."""
         return [
             drawn
             for title, field in self._fields()
@@ -85,9 +83,7 @@ class Curves:
         return [each for each in drawn if each]
 
     def _version_note(self, name: str, score: str) -> str:
-        """Return a note if runs were evaluated with different versions of a task, or of any task in a mean;
-        otherwise an empty text.
-        """
+        """Return a note if runs were evaluated with different versions of a task; otherwise an empty text."""
         events = [event for run in self._runs for event in run.evaluations if event["name"] == name]
         versions = [versions_of(event["scores"]) for event in events if score in event["scores"]]
         compared = [score] if not score.endswith(".mean") else sorted({each for its in versions for each in its})
@@ -184,8 +180,7 @@ class Curves:
 
 
 def happened(run: Run) -> Iterator[Event]:
-    """Yield the events of a run that the report lists: resumptions, exclusions of documents, skipped steps,
-    stops, warnings, errors and damaged lines of the log. Skipped steps that the run repeated after it was
+    """Yield the events of a run that the report lists. Skipped steps that the run repeated after it was
     resumed are left out.
     """
     counted = {id(event) for event in run.skipped}

@@ -53,9 +53,7 @@ def _compare(a: Result, b: Result) -> RunComparison:
 
 
 def comparison_lines(comparisons: Sequence[RunComparison]) -> list[str]:
-    """Return a line for each comparison: the difference, its 95 % interval and its p-value, or why the runs
-    could not be compared.
-    """
+    """Return a line of text for each comparison."""
     lines = []
     for compared in comparisons:
         names = f"{compared.b.task} {compared.b.split}: {compared.b.run} against {compared.a.run}"

@@ -16,10 +16,9 @@ _BEFORE_START = ("warning", "resume", "init", "excluded", "new")  # logged while
 def run_cost(events: Sequence[Mapping[str, Any]]) -> Footprint | None:
     """Return the cost of training, or None for a run that has not begun.
 
-    Operations are those of training (`trainers.engine.hardware.mfu`), without validation. Device hours are
-    wall-clock hours times the number of workers, summed over the parts of the run (`parts_of`). If the energy
-    of a part was not measured, it is estimated from nominal power where that is known
-    (`trainers.engine.hardware.footprint`).
+    Operations are those of training, without validation. Device hours are wall-clock hours times the number
+    of workers, summed over the parts of the run. If the energy of a part was not measured, it is estimated
+    from nominal power where that is known.
     """
     parts = parts_of(events)
     return add_footprints([_part_cost(part) for part in parts]) if parts else None
@@ -33,7 +32,7 @@ def evaluation_cost(run: LocalPath) -> Footprint | None:
 
 def parts_of(events: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     """Return the events of each part of a run, that is, of each launch or restart, from its `start` event on.
-    Damaged lines are left out, and so are events logged before a `start`, while a part was being prepared.
+    Damaged lines and events logged before a `start` are left out.
     """
     parts: list[list[Mapping[str, Any]]] = []
     for event in events:

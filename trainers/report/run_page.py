@@ -84,9 +84,6 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def _best_score(run: Run) -> tuple[str, float, int] | None:
-    """Return (first metric of the task, its best value at a validation, the step of that validation), or None
-    for runs without scores.
-    """
     scored = [event for event in run.validations if event.get("scores")]
     if not scored:
         return None
@@ -96,9 +93,7 @@ def _best_score(run: Run) -> tuple[str, float, int] | None:
 
 
 def differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """Return (field, its value in each run) for the configuration fields in which the runs differ. The value
-    is `–` if a run does not have the field.
-    """
+    """Return (field, its value in each run) for the configuration fields in which the runs differ."""
     configs = [dict(flat(run.config)) for run in runs]
     sections = list(dict.fromkeys(name.partition(".")[0] for config in configs for name in config))
     fields = dict.fromkeys(name for config in configs for name in config)
@@ -114,8 +109,8 @@ def _value(config: Mapping[str, Any], name: str) -> str:
 
 def ledger_rows(ledger: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """Return a row for each source: its entry in the ledger, its share of all tokens read, the share of
-    padding (`waste`), and the tokens read beyond those requested (`off`). The rows are in descending order of
-    tokens read.
+    padding (`waste`), and the tokens read beyond those requested (`off`). Rows are in descending order of
+    tokens.
     """
     sources = ledger["sources"] if ledger else {}
     total = sum(entry["tokens"] for entry in sources.values())
@@ -133,8 +128,8 @@ def _scores(runs: Sequence[Run]) -> tuple[list[ScoreRow], list[RunComparison]]:
 
 
 def _sources(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return (source, rows) for each source, with one row for each run that has measurements of the source:
-    its last measurements in training and in validation.
+    """Return (source, rows) for each source: the last measurements in training and in validation of each run
+    that has any.
     """
     table = []
     for name in names:

@@ -21,10 +21,9 @@ _MOST_SHOWN = 3  # fields in the label of a configuration, unless it takes more 
 
 @dataclass(frozen=True)
 class Result:
-    """The scores of one run on one split of its task. In a run of several tasks, `task` names them all,
-    joined by commas, and `split` is TASK.SPLIT. `scores` maps each metric to its score, a `Score` of
-    `trainers.tasks.scores.resampling` as JSON. `floors` has the scores, by metric, of the majority baseline
-    (`trainers.tasks.majority`).
+    """The scores of one run on one split. In a run of several tasks, `task` names them all, joined by commas,
+    and `split` is TASK.SPLIT. `scores` maps each metric to a `Score` of `trainers.tasks.scores.resampling` as
+    JSON.
     """
 
     run: LocalPath
@@ -43,8 +42,8 @@ class Result:
 @dataclass(frozen=True)
 class Group:
     """The results, on one task and split, of runs with the same settings (see `group_results`). `label` names
-    settings in which the group differs from the other groups of its task and split: up to three, or more if
-    it takes more to tell the groups apart. It is empty if there are no other groups.
+    enough settings to tell the group from the other groups of its task and split; it is empty if there are
+    none.
     """
 
     task: str
@@ -59,10 +58,9 @@ class Group:
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One metric of a group. `deviation` is the sample standard deviation over runs, None for a single run.
-    `low` and `high` bound the 95 % bootstrap interval of a single run over its `n` examples; they are None
-    for several runs. `floor` is the score of majority predictions. `signature` states the settings of the
-    metric, if it has any.
+    """One metric of a group. `deviation` is the sample standard deviation over runs. `low` and `high` bound
+    the 95 % bootstrap interval of a single run over its `n` examples. `floor` is the score of majority
+    predictions.
     """
 
     group: Group
@@ -107,7 +105,7 @@ def results_of(run: LocalPath) -> list[Result] | None:
 
 def group_results(results: Sequence[Result]) -> list[Group]:
     """Group the results that have the same task, split and settings, apart from the seed, the run's name, and
-    the numbers of tokens, which depend on the seed.
+    numbers of tokens.
     """
     by_configuration: dict[tuple[Any, ...], list[Result]] = {}
     for result in results:
@@ -156,10 +154,9 @@ def score_rows(groups: Sequence[Group]) -> Iterator[ScoreRow]:
 
 
 def table(results: Sequence[Result]) -> list[str]:
-    """Return the lines of a table with a row per task, split, metric and configuration. The columns include
-    the mean, standard deviation, median and all values over the runs that differ only in their seed, and the
-    score of majority predictions (`floor`). For a single run, a 95 % interval takes the place of the standard
-    deviation. The signatures of the metrics follow the table, one per line.
+    """Return the lines of a table with a row per task, split, metric and configuration, summarised over the
+    runs that differ only in their seed. For a single run, a 95 % interval takes the place of the standard
+    deviation.
     """
     rows = list(score_rows(group_results(results)))
     lines = [
@@ -176,17 +173,13 @@ def table(results: Sequence[Result]) -> list[str]:
 
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of cells as lines with aligned columns. There must be at least one row, and all rows must
-    have equally many cells.
-    """
+    """Return rows of cells as lines with aligned columns. There must be at least one row."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def suite_lines(suite: Suite, results: Sequence[Result]) -> list[str]:
-    """Return a line per configuration, told apart by the labels in `Group`: the suite's score, computed from
-    the means over seeds, and how many of the suite's columns were scored.
-    """
+    """Return a line per configuration with the suite's score, computed from the means over seeds."""
     means: dict[str, dict[tuple[str, str], Mapping[str, float]]] = {}
     for group in group_results(results):
         own = {metric: mean(group.values(metric)) for metric in group.results[0].scores}

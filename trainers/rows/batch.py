@@ -16,8 +16,7 @@ code and allocators see few shapes.
 class Frame:
     """The special tokens before and after every document of a stream: their names, or None for no token.
 
-    If only `before` is set, the packer writes the next tokens as targets, and the target of a document's last
-    token is `<eos>`. Otherwise the packer writes no targets, and the objective makes them.
+    If only `before` is set, the packer writes the next tokens as targets; otherwise the objective makes them.
     """
 
     before: str | None = None
@@ -34,8 +33,7 @@ class Room:
     """The capacity of a row when an objective adds marks to each of its documents.
 
     `needed[n]`, int64 and ascending, is the maximum number of positions that n tokens of a document take in a
-    row of the encoder or of the decoder. The documents of a row may take up to `positions` in all. The
-    largest n is the length of the longest document that fits.
+    row of the encoder or of the decoder. The documents of a row may take up to `positions` in all.
     """
 
     needed: np.ndarray
@@ -49,9 +47,8 @@ class Room:
 
 @dataclass(frozen=True)
 class Decoder:
-    """The rows that a decoder reads: the decoder of an encoder-decoder, or the one that predicts the
-    characters of an encoder's masked words. Arrays are int64 [rows, target length]. Segments are numbered as
-    in Batch.
+    """The rows that a decoder reads. Arrays are int64 [rows, target length]. Segments are numbered as in
+    Batch.
     """
 
     inputs: np.ndarray
@@ -69,14 +66,14 @@ class TaskTargets:
     (0 to s - 1) whose text a position belongs to, -1 for special tokens and padding. In an encoder-decoder,
     positions are the decoder's.
 
-    The other fields are set only for the kinds of tasks that need them. An answer that the data does not
-    give, as in many test sets, is hidden. `labels`, int64 [n], are classes, and for multiple choice the right
-    candidate; -100 if hidden. `values`, float32 [n], are numbers to predict; nan if hidden. `choice`, int64
-    [s], is the input (0 to n - 1) that a candidate belongs to; candidates are in order. `tags`, int64 [rows,
-    length], are the classes of words at their first tokens, -100 elsewhere and if hidden. `starts` and
-    `ends`, int64 [n], are the flattened positions of the first and last token of an answer; both equal `at`
-    if the segment does not contain the whole answer, and are -100 if hidden. `answerable`, bool [rows,
-    length], marks the positions that an answer may cover, including `at`.
+    The other fields are set only for the kinds of tasks that need them. An answer that the data does not give
+    is hidden. `labels`, int64 [n], are classes, and for multiple choice the right candidate; -100 if hidden.
+    `values`, float32 [n], are numbers to predict; nan if hidden. `choice`, int64 [s], is the input (0 to n -
+    1) that a candidate belongs to; candidates are in order. `tags`, int64 [rows, length], are the classes of
+    words at their first tokens, -100 elsewhere and if hidden. `starts` and `ends`, int64 [n], are the
+    flattened positions of the first and last token of an answer; both equal `at` if the segment does not
+    contain the whole answer, and are -100 if hidden. `answerable`, bool [rows, length], marks the positions
+    that an answer may cover, including `at`.
     """
 
     number: np.ndarray

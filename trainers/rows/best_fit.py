@@ -14,9 +14,8 @@ from trainers.rows.random import mix
 
 
 def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cut the documents of a shard into pieces of at most `length` stream positions: whole sequences, then a
-    remainder. `offsets` are those of `pipelines.contracts.shard_set.Shard`. Each document has `marks` special
-    tokens around it.
+    """Cut the documents of a shard, each with `marks` special tokens around it, into pieces of at most
+    `length` stream positions: whole sequences, then a remainder.
 
     Returns where each piece begins in the shard's stream and its number of positions, both int64 [pieces].
     """
@@ -29,8 +28,8 @@ def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndar
 
 def room_of_pieces(offsets: np.ndarray, lead: int, starts: np.ndarray, counts: np.ndarray, room: Room) -> np.ndarray:
     """Return the number of row positions to reserve for each piece, including the marks that the objective
-    adds, int64 [pieces]. `starts` and `counts` are from `cut_documents`; `counts` already includes the `lead`
-    marks with which each document begins in the stream. Documents must have no mark at the end.
+    adds, int64 [pieces]. `starts` and `counts` are from `cut_documents`. Documents must have no mark at the
+    end.
 
     At least the share `counts / room.length` of a row is reserved for a piece, so that no row holds more than
     `room.length` positions of the stream.
@@ -43,7 +42,7 @@ def room_of_pieces(offsets: np.ndarray, lead: int, starts: np.ndarray, counts: n
 
 def best_fit(counts: np.ndarray, length: int, key: int) -> tuple[np.ndarray, np.ndarray]:
     """Pack pieces of `counts` positions, each at most `length`, into sequences of `length` by best-fit
-    decreasing. `key` determines the random order of pieces of equal size.
+    decreasing. `key` determines the order of pieces of equal size.
 
     Returns (order, first): the indices of the pieces, sequence by sequence, and the place in `order` where
     each sequence begins, followed by the number of pieces.
@@ -68,7 +67,7 @@ def _fit(counts: np.ndarray, order: np.ndarray, length: int) -> tuple[np.ndarray
     """Put each piece, in the given `order`, into the row with the least room in which it fits, or into a new
     row. Return (row of each piece, number of rows).
 
-    Rows with equal room form a stack. A binary tree over amounts of room shows which stacks are not empty.
+    Rows with equal room form a stack. A binary tree over amounts of room counts the stacked rows.
     """
     half = 1
     while half <= length:

@@ -1,6 +1,5 @@
-"""Concatenated rows for objectives that add marks to each document or rewrite it. A document then takes a
-different number of positions in a row than it has tokens (`Room`): usually more, but fewer if part of it
-moves to the decoder.
+"""Concatenated rows for objectives that add marks to each document or rewrite it, so that a document takes a
+different number of positions in a row than it has tokens (`Room`).
 """
 
 import numpy as np

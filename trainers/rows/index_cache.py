@@ -16,12 +16,9 @@ _HEADER = 16  # bytes of checksum
 
 
 def load_or_make(name: str, make: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-    """Load the one-dimensional int64 arrays stored as `name` from the cache if they are there and intact;
-    otherwise compute them with `make` and store them. `name` must be a digest of everything that they depend
-    on.
-
-    Arrays from the cache are memory-mapped and read-only. If the cache cannot be read or written, the arrays
-    are computed.
+    """Load the one-dimensional int64 arrays stored as `name` from the cache; if they are missing or damaged,
+    compute them with `make` and store them. `name` must be a digest of everything that they depend on. Arrays
+    from the cache are memory-mapped and read-only.
     """
     path = path_for("packing", name)
     with suppress(OSError, ValueError):

@@ -1,11 +1,9 @@
-"""Write the stream of a source to rows: documents follow one another, are cut into sequences, and get segment
-numbers that keep them apart.
+"""Write the stream of a source to rows. The stream consists of the source's documents, each with the marks
+that the objective's frame puts around it.
 
-The stream of a source consists of its documents, each with the marks that the objective's frame puts around
-it. If `<bos>` is the only mark, the stream is `<bos> document <bos> document ...`, and the target of a
-document's last token is `<eos>`. So models learn where documents end, and no target belongs to another
-document. Positions restart at every document and at the start of every sequence. `segments` number the
-documents of a sequence from 0, for the attention mask.
+If `<bos>` is the only mark, the stream is `<bos> document <bos> document ...`, and the target of a document's
+last token is `<eos>`, so that no target belongs to another document. Positions restart at every document and
+at the start of every sequence.
 """
 
 from typing import Any
@@ -37,10 +35,8 @@ def pack(
 
     `filled` [all rows] is the number of columns of each row that are already written; it is increased by the
     columns written here. The four arrays to write are [all rows, length]. `before` and `after` are the ids
-    put around a document, -1 for none. With m such marks per document, document d begins at stream position
-    offsets[d] - offsets[0] + m * d, after the tokens and marks of the documents before it. The target of a
-    token is the next token, or `following` after the last token of a document. If `following` is -1, all
-    targets are -100; it must be -1 if there is an `after`.
+    put around a document, -1 for none. The target of a token is the next token, or `following` after the last
+    token of a document. If `following` is -1, all targets are -100; it must be -1 if there is an `after`.
     """
     length = inputs.shape[1]
     marks, lead = (before >= 0) + (after >= 0), int(before >= 0)
@@ -104,9 +100,7 @@ def pad(
     positions: np.ndarray,
     segments: np.ndarray,
 ) -> None:
-    """Fill each row r from column `filled[r]` on: inputs with the id `padding`, targets with -100 (none),
-    positions with 0, and segments with -1.
-    """
+    """Fill each row r with padding from column `filled[r]` on. `padding` is the id for inputs."""
     for row in range(len(filled)):
         for column in range(filled[row], inputs.shape[1]):
             inputs[row, column] = padding

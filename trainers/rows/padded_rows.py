@@ -8,8 +8,8 @@ from trainers.rows.batch import PADDING
 
 
 def pad_rows(rows: Sequence[np.ndarray], fill: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the ids, positions and segments of the texts in `rows`, each int64 [rows, longest]. After the
-    end of a text, ids are `fill`, positions 0 and segments -1.
+    """Return the ids, positions and segments of the texts in `rows`, each int64 [rows, longest], padded with
+    `fill`, 0 and -1 respectively.
     """
     shape = (len(rows), max(map(len, rows)))
     ids, positions = np.full(shape, fill, np.int64), np.zeros(shape, np.int64)

@@ -1,7 +1,6 @@
 """Uniform random numbers for objectives: a pure function of a seed, a key, a column and the name of a stream.
-
-A key identifies a sample, a sequence or a row of a shard. What an objective draws is therefore the same after
-a resume, and for any division of a step into micro-batches and workers.
+What an objective draws is therefore the same after a resume, and for any division of a step into
+micro-batches and workers.
 """
 
 import numpy as np
@@ -16,8 +15,6 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 def uniforms(seed: int, keys: np.ndarray, count: int, stream: str) -> np.ndarray:
     """Return uniform random numbers in [0, 1), float64 [len(keys), count]. Numbers that differ in seed, key
     (`keys`, int64), column or the name `stream` are independent.
-
-    A larger `count` only adds columns; the other columns stay the same.
     """
     start = np.uint64(xxhash.xxh3_64_intdigest(stream.encode(), seed=seed % (1 << 64)))
     values = np.empty((len(keys), count), dtype=np.float64)

@@ -16,11 +16,11 @@ def columns_read(batches: Sequence[Batch]) -> int:
 
 
 def window(batch: Batch, first: int, length: int) -> Batch:
-    """Return a batch with `length` columns of the rows, from column `first` on. It has fewer columns if the
-    rows end earlier, and a single column of padding if the rows have no column `first`.
+    """Return a batch with `length` columns of the rows, from column `first` on; fewer if the rows end
+    earlier, and a single column of padding if they have no column `first`.
 
     The batch must have no other arrays with columns than inputs, targets, positions, segments and a
-    factorization. The targets of the factorization that lie in the window keep their order.
+    factorization.
     """
     here, shape = slice(first, first + length), (len(batch.inputs), 1)
     rows = (batch.inputs, batch.targets, batch.positions, batch.segments)
@@ -33,8 +33,8 @@ def window(batch: Batch, first: int, length: int) -> Batch:
 
 
 def _within(order: np.ndarray, first: int, length: int) -> np.ndarray:
-    """Return the columns of `order` that lie in a window, counted from the window's first column, without
-    changing their order. `order` and the result are int64 [rows, targets], padded with -1.
+    """Return the columns of `order` that lie in a window, counted from the window's first column. `order` and
+    the result are int64 [rows, targets], padded with -1.
     """
     inside = (order >= first) & (order < first + length)
     counts = inside.sum(1, keepdims=True)

@@ -48,11 +48,7 @@ class SentencePairs:
     Row r belongs to document `document[r]`. Its A is `sizes[2 r]` tokens from `starts[2 r]` on, and its own B
     is `sizes[2 r + 1]` tokens from `starts[2 r + 1]` on, counted from the shard's first token. In exchange e,
     its B is the first abs(`second[e, r]`) tokens of the B of row `other[e, r]`; the row has a label only if
-    `second[e, r]` is positive.
-
-    `marks[r]` is the number of stream marks that count towards row r. If a document begins with this row,
-    these are the marks of this document and of any empty documents just before it. The last row also counts
-    the marks of any empty documents after it.
+    `second[e, r]` is positive. `marks[r]` is the number of stream marks that count towards row r.
     """
 
     starts: np.ndarray
@@ -65,9 +61,7 @@ class SentencePairs:
 
 @dataclass(frozen=True)
 class PairPacking:
-    """The sentence pairs of a source as sequences: the rows of all its shards, one shard after another. The
-    stream of a shard includes the marks of `frame`, which comes from the objective.
-    """
+    """The sentence pairs of a source as sequences: the rows of all its shards, one shard after another."""
 
     shards: tuple[SentencePairs, ...]
     frame: Frame
@@ -81,14 +75,14 @@ class PairPacking:
     @cached_property
     def sizes(self) -> np.ndarray:
         """The number of stream positions in each sequence, including tokens that are cut off to give two B's
-        the same length. The numbers add up to the length of the stream, as in other packings.
+        the same length.
         """
         rows = (pairs.sizes[::2] + pairs.sizes[1::2] + pairs.marks for pairs in self.shards)
         return np.concatenate([np.empty(0, np.int64), *rows])
 
     def balance(self) -> dict[str, float]:
-        """Return the number of sequences and three shares, taken over all exchanges: the share of rows
-        without a B, the share of rows with a B but no label, and the share of "not next" among the labels.
+        """Return the number of sequences and three shares over all exchanges: rows without a B, rows with a B
+        but no label, and "not next" among the labels.
         """
         count, without_second, labelled, moved = 0, 0, 0, 0
         for pairs in self.shards:
@@ -125,11 +119,9 @@ class PairPacking:
         batch: Batch,
         specials: Mapping[str, int],
     ) -> None:
-        """Write `sequences`, all of the shard with index `number`, into `rows` of a batch that has arrays for
-        token types and labels, and their lengths into `filled`.
-
-        Labels are 0 if B follows A, 1 if B comes from elsewhere (as in `transformers.BertForPreTraining`),
-        and -100 for no label. A is segment 0, B segment 1.
+        """Write `sequences`, all of the shard with index `number`, into `rows` of a batch, and their lengths
+        into `filled`. Labels are 0 if B follows A, 1 if B comes from elsewhere (as in
+        `transformers.BertForPreTraining`), and -100 for no label.
         """
         assert batch.token_types is not None
         assert batch.labels is not None
@@ -147,8 +139,8 @@ class PairPacking:
 def pair_shard(
     packing: str, shard: Callable[[], Shard], checksum: str, length: int, frame: Frame, exchanges: int, seed: int
 ) -> SentencePairs:
-    """Load the pairs of a shard from the cache if they are there and intact; otherwise open the shard with
-    `shard`, compute them, and store them in the cache.
+    """Return the pairs of a shard, from the cache if they are there and intact; otherwise open the shard with
+    `shard` and compute them.
     """
     single, marks = packing == "sentence_pairs", frame.marks
     depends = {
@@ -183,11 +175,8 @@ def pair_sentences(
     exchanges: int,
     seed: int,
 ) -> SentencePairs:
-    """Compute the rows of a shard. The arrays are those of `pipelines.contracts.shard_set.Shard`. Each
-    document has `marks` special tokens around it in the stream.
-
-    With `single`, A and B have at most one sentence each; otherwise a row takes as many sentences as fit.
-    With 0 `exchanges`, every row keeps its own B.
+    """Compute the rows of a shard. Each document has `marks` special tokens around it in the stream. With
+    `single`, A and B have at most one sentence each. With 0 `exchanges`, every row keeps its own B.
     """
     room = length - MARKS
     # An upper bound on the number of rows: every row takes a sentence or is full.
@@ -229,15 +218,12 @@ def _match(
     other: np.ndarray,
     second: np.ndarray,
 ) -> None:
-    """Match rows of different documents in pairs, and let half of the pairs swap their B's. `order` contains
-    the rows that have a B, sorted by `cut`, then by the length of B (`sizes` [rows]).
-
-    A row is matched with the next unmatched row of another document that has the same `cut` and a B at most
-    `apart` tokens longer, if there is one among the next _WINDOW rows of `order`. Of every two successive
-    matches, one swaps its B's; the uniform numbers `coins` [rows] choose which.
+    """Match rows of different documents in pairs, and let half of the pairs, chosen by the uniform numbers
+    `coins` [rows], swap their B's. `order` contains the rows that have a B, sorted by `cut`, then by the
+    length of B (`sizes` [rows]). The B's of a match have the same `cut` and differ by at most `apart` tokens.
 
     The results are written to `other` and `second` [rows]: the row whose B is used, and the length of the
-    shorter B of the match. For a row of `order` without a match, `second` is minus the length of its own B.
+    shorter B of the match. Without a match, `second` is minus the length of the row's own B.
     """
     free = np.ones(len(order), dtype=np.bool_)
     exchanges, matches = False, 0
@@ -308,9 +294,7 @@ def _cut(
 
 @kernel(nogil=True)
 def _sentence_ends(sentences: np.ndarray, size: int, ends: np.ndarray) -> int:
-    """Write the ends of the sentences of a document of `size` tokens and return the number of sentences.
-    Empty sentences do not count.
-    """
+    """Write the ends of the non-empty sentences of a document of `size` tokens, and return their number."""
     count = 0
     for start in sentences:
         if 0 < start < size and (count == 0 or ends[count - 1] < start):
@@ -341,7 +325,6 @@ def write_pairs(
     `filled`.
 
     `starts` and `sizes`, both [rows, 2], say where A and B begin in `tokens`, and how many tokens they have.
-    The last five arrays are [all rows, length].
     """
     for i in range(len(rows)):
         row, column = rows[i], 1

@@ -27,11 +27,9 @@ def cut_at_sentences(
     """Return the stream positions at which the sequences of a shard begin, followed by the end of its stream:
     int64 [sequences + 1].
 
-    The first three arrays are those of `pipelines.contracts.shard_set.Shard`. Each document has `marks`
-    special tokens around it, `lead` of them before it. A sequence takes as many whole sentences as fit in
-    `length` stream positions; with `across`, they may come from several documents. `needed` and `positions`
-    are those of a `trainers.rows.batch.Room`; `needed` is empty if the objective adds no marks to the
-    documents.
+    Each document has `marks` special tokens around it, `lead` of them before it. With `across`, the sentences
+    of a sequence may come from several documents. `needed` and `positions` are those of a
+    `trainers.rows.batch.Room`; `needed` is empty if the objective adds no marks to the documents.
     """
     total = offsets[-1] - offsets[0] + marks * (len(offsets) - 1)
     # An upper bound: two neighbouring sequences together have more than `length` tokens. The end of a
@@ -70,9 +68,8 @@ def cut_at_sentences(
 
 @kernel(nogil=True)
 def _needed(start: int, end: int, text: int, needed: np.ndarray) -> int:
-    """Return the number of row positions that a part of a document needs, 0 if the part is empty. The part is
-    the stream positions from `start` up to `end`; the document's own tokens begin at stream position `text`.
-    `needed` is that of a `trainers.rows.batch.Room`.
+    """Return the number of row positions that a part of a document needs: the stream positions from `start`
+    up to `end`, where the document's own tokens begin at position `text`.
     """
     return needed[max(0, end - max(start, text))] if end > start else 0
 
@@ -95,8 +92,7 @@ def mark_sentences(
     `packing.pack`; call this first, because `pack` changes `filled`. Each document has `marks` special tokens
     around it, `lead` of them before it.
 
-    The mark before a document counts as the start of its first sentence. The first token of that sentence is
-    then not marked.
+    The mark before a document counts as the start of its first sentence, in place of the first token.
     """
     length, columns = begins.shape[1], filled.copy()
     for i in range(len(rows)):

@@ -36,8 +36,7 @@ SENTENCE_PACKINGS = ("full_sentences", "doc_sentences")
 @dataclass(frozen=True)
 class SequenceRows:
     """The sequences of a shard, made of pieces of its stream. Piece p is `counts[p]` positions of the stream
-    from `starts[p]` on. Sequence r consists of the pieces from `first[r]` up to, but not including, `first[r
-    + 1]`.
+    from `starts[p]` on. Sequence r consists of the pieces `first[r]` to `first[r + 1] - 1`.
     """
 
     first: np.ndarray
@@ -72,7 +71,7 @@ class Packing:
 
     def locate(self, sequence: int, epoch: int) -> tuple[int, np.ndarray, np.ndarray]:
         """Return where a sequence comes from: the index of its shard, the starts of its pieces in the shard's
-        stream, and the number of positions in each piece. The result does not depend on `epoch`.
+        stream, and the number of positions in each piece.
         """
         number = int(np.searchsorted(self.starts, sequence, side="right")) - 1
         rows, inside = self.shards[number], sequence - int(self.starts[number])
@@ -80,9 +79,9 @@ class Packing:
         return number, rows.starts[pieces], rows.counts[pieces]
 
     def pieces(self, number: int, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the pieces of the given `sequences`, in order, as three arrays [pieces]: the index in
-        `sequences` of the sequence that the piece belongs to, the start of the piece in the stream, and its
-        number of positions. All sequences must be of the shard with index `number`.
+        """Return the pieces of the given `sequences`, all of the shard with index `number`, as three arrays
+        [pieces]: the index in `sequences` of the piece's sequence, the start of the piece in the stream, and
+        its number of positions.
         """
         rows, inside = self.shards[number], sequences - self.starts[number]
         begins, many = rows.first[inside], rows.first[inside + 1] - rows.first[inside]
@@ -99,8 +98,8 @@ def pack_shard(
     seed: int,
     room: Room | None = None,
 ) -> SequenceRows:
-    """Load the sequences of a shard from the cache if they are there and intact; otherwise open the shard
-    with `shard`, compute them, and store them in the cache.
+    """Return the sequences of a shard, from the cache if they are there and intact; otherwise open the shard
+    with `shard` and compute them.
 
     Pass `room` if the objective adds marks to each document; `concatenate` requires it. `room.length` must
     equal `length`, and `frame.after` must then be None.

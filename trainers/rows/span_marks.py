@@ -22,9 +22,7 @@ def mark_spans(
     """Write (index of the span in its document, type) to `marked` [all rows, length, 2] for every token of a
     span, at its position in the rows. `starts`, `counts`, `rows` and `filled` are those of `packing.pack`;
     call this first, because `pack` changes `filled`. A span that is cut by the end of a sequence is left out.
-
-    The first three arrays are those of `pipelines.contracts.shard_set.Shard`. Each document has `marks`
-    special tokens around it, `lead` of them before it.
+    Each document has `marks` special tokens around it, `lead` of them before it.
     """
     length, columns = marked.shape[1], filled.copy()
     for i in range(len(rows)):

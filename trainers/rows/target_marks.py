@@ -22,8 +22,6 @@ def mark_targets(
     an earlier row. `starts`, `counts`, `rows` and `filled` are those of `packing.pack`; call this first,
     because `pack` changes `filled`. Each document has `marks` special tokens around it, `lead` of them before
     it.
-
-    `offsets` and `targets` are those of `pipelines.contracts.shard_set.Shard`.
     """
     length, columns = marked.shape[1], filled.copy()
     for i in range(len(rows)):

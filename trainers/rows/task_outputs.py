@@ -14,13 +14,11 @@ from trainers.rows.batch import Batch
 class TaskOutputs:
     """The outputs of a task's head for n inputs, before any softmax.
 
-    `numbers`, int64 [n], are the `TaskTargets.number` of the inputs; `join_outputs` sorts them. `scores`,
-    fp32, are [n, classes] for classify and [n] for regress; `offsets` is then None. The other kinds have
-    several scores for each input i: rows `offsets[i]` to `offsets[i + 1] - 1` of `scores`, in the order in
-    which they appear in the batch. `offsets` is int64 [n + 1]. For choose, `scores` are [m], one per
-    candidate. For tag, they are [m, tags], one row per position of an input's text. For span, they are [m,
-    2], the scores as start and as end, one row per position that an answer may cover, including the position
-    that means no answer.
+    `numbers`, int64 [n], are the `TaskTargets.number` of the inputs. `scores`, fp32, are [n, classes] for
+    classify and [n] for regress. The other kinds have several scores for each input i: rows `offsets[i]` to
+    `offsets[i + 1] - 1` of `scores`. For choose, `scores` are [m], one per candidate; for tag, [m, tags], one
+    row per position of the text; for span, [m, 2], the scores as start and as end of each position that an
+    answer may cover.
     """
 
     numbers: np.ndarray
@@ -29,8 +27,8 @@ class TaskOutputs:
 
 
 def outputs_of(kind: str, predicted: np.ndarray, batch: Batch) -> TaskOutputs:
-    """Return the outputs of one batch for a task of this `kind`. `predicted` is what
-    `trainers.models.heads.task_head.TaskHead.forward` returned for the batch.
+    """Return the outputs of one batch for a task of this `kind`. `predicted` is what `TaskHead.forward`
+    returned.
     """
     task = batch.task
     assert task is not None
@@ -61,8 +59,8 @@ def join_outputs(parts: Sequence[TaskOutputs]) -> TaskOutputs:
 
 
 def _grouped(numbers: np.ndarray, scores: np.ndarray, group: np.ndarray) -> TaskOutputs:
-    """Return the outputs of inputs that have several scores each. `group` [m] is the index, 0 to n - 1, of
-    the input that each score belongs to.
+    """Return the outputs of inputs that have several scores each. `group` [m] is the index of the input that
+    each score belongs to.
     """
     offsets = np.concatenate([[0], np.cumsum(np.bincount(group, minlength=len(numbers)))])
     return TaskOutputs(numbers, scores[np.argsort(group, kind="stable")], offsets)

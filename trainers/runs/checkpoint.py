@@ -61,8 +61,8 @@ class Best:
 
 @dataclass(frozen=True)
 class Averaging:
-    """The state of averaging in a run with averaged SGD (`asgd`): the validation losses up to the one that
-    began averaging, and the number of updates averaged since then (None before).
+    """The state of averaged SGD (`asgd`): the validation losses up to the one that began averaging, and the
+    number of updates averaged since then (None before).
     """
 
     losses: tuple[float, ...] = ()
@@ -180,7 +180,7 @@ def save(
 
 def remove_replaced(run: LocalPath, keep: int, keep_every: int, check: Callable[[], None] = lambda: None) -> None:
     """Remove what a killed `save` left: its unfinished checkpoint, and the published checkpoints that it
-    would have removed. `check` is as in `save`.
+    would have removed.
     """
     _remove_attempts(run / "checkpoints", check)
     last = newest(run, lambda _: None)
@@ -197,9 +197,6 @@ def _remove_attempts(parent: LocalPath, check: Callable[[], None]) -> None:
 
 
 def _publish(attempt: LocalPath, step: int) -> LocalPath:
-    """Rename an attempt to a free name and return the new path. Another worker, which was believed to be
-    dead, may take the name first.
-    """
     while True:
         final = _name(attempt.parent, step)
         try:
@@ -216,8 +213,8 @@ def _name(parent: LocalPath, step: int) -> LocalPath:
 
 
 def load(path: LocalPath) -> Checkpoint:
-    """Return the checkpoint at `path` after verifying every file. Raises CorruptFileError, which names the
-    defect, if a file is missing or damaged.
+    """Return the checkpoint at `path` after verifying every file. Raises CorruptFileError if a file is
+    missing or damaged.
     """
     try:
         record = read_json(path / RECORD, f"remove {path}")
@@ -240,9 +237,7 @@ def load(path: LocalPath) -> Checkpoint:
 def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:
     """Return the newest intact checkpoint of a run, up to step `last` if given; None if there is no
     checkpoint. `warn` is called with a message for each corrupt checkpoint that is newer than the one
-    returned.
-
-    Raises UserError if all checkpoints are corrupt, because silently starting again would hide the loss.
+    returned. Raises UserError if all checkpoints are corrupt.
     """
 
     def candidates() -> list[tuple[int, int, LocalPath]]:
@@ -254,9 +249,8 @@ def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None)
 
 def pick(run: LocalPath, warn: Callable[[str], None]) -> Checkpoint | None:
     """Return the checkpoint that export and prediction use: the best of a fine-tuning run, otherwise the
-    newest. None if there is no checkpoint. `warn` is called as in `newest`.
-
-    Raises UserError if the best is missing or damaged, or if all checkpoints are corrupt.
+    newest. None if there is no checkpoint. Raises UserError if the best is missing or damaged, or if all
+    checkpoints are corrupt.
     """
     latest = newest(run, warn)
     if latest is None or latest.best is None or latest.best.step == latest.step:
@@ -278,8 +272,8 @@ def pick(run: LocalPath, warn: Callable[[str], None]) -> Checkpoint | None:
 
 
 def read_newest(run: LocalPath, warn: Callable[[str], None]) -> tuple[Checkpoint, dict[str, Any]] | None:
-    """Read the newest intact checkpoint and its weights, as `newest` and `read_weights` do. This works even
-    while the run trains. None if there is no checkpoint.
+    """Read the newest intact checkpoint and its weights, even while the run trains. None if there is no
+    checkpoint.
     """
     while (intact := newest(run, warn)) is not None:
         try:
@@ -291,8 +285,7 @@ def read_newest(run: LocalPath, warn: Callable[[str], None]) -> tuple[Checkpoint
 
 def nearest(run: LocalPath, warn: Callable[[str], None], step: int) -> Checkpoint | None:
     """Return the newest intact checkpoint of a run up to `step` or, if there is none, the first intact one
-    after `step`. None if there is no checkpoint. `warn` is called with a message for each corrupt checkpoint
-    that is passed over. Raises UserError if all checkpoints are corrupt.
+    after `step`. None if there is no checkpoint. Raises UserError if all checkpoints are corrupt.
     """
 
     def candidates() -> list[tuple[int, int, LocalPath]]:
@@ -307,8 +300,7 @@ def _first_intact(
     """Return the first intact checkpoint that `candidates` lists; None if it lists none. Raises UserError if
     all are corrupt.
 
-    A trainer may remove checkpoints during the search. If one cannot be read and the list has changed, it was
-    removed and is not corrupt, and the search starts again with the new list.
+    If one cannot be read and the list has changed, a trainer has removed it, and the search starts again.
     """
     listed = candidates()
     number = 0
@@ -369,10 +361,8 @@ class _State(Mapping[str, dict[str, Any]]):
 
 
 def read_state(checkpoint: Checkpoint) -> Mapping[str, dict[str, Any]]:
-    """Return a mapping {parameter name: {"weight": tensor, name of optimizer state: tensor, ...}}.
-
-    The tensors of a parameter are read to the CPU on access, so that no worker holds a second copy of the
-    whole state.
+    """Return a mapping {parameter name: {"weight": tensor, name of optimizer state: tensor, ...}}. The
+    tensors of a parameter are read to the CPU on access.
     """
     return _State(checkpoint)
 
@@ -398,10 +388,7 @@ def _remove_old(
     keep_every: int,
     best: Best | None,
 ) -> None:
-    """Remove the checkpoints among `published`, sorted from the newest, that `save` does not keep. Each is
-    first renamed to a temporary name, so that a process that is killed leaves no partial checkpoint, only
-    files that the next `save` removes.
-    """
+    """Remove the checkpoints among `published`, sorted from the newest, that `save` does not keep."""
     replaced = [path for its, _, path in published if its > step or (its == step and path != last)]
     pinned = best.step if best else None
     older = [(its, path) for its, _, path in published if path not in replaced and its != pinned][keep:]

@@ -1,7 +1,5 @@
 """Exclude documents from the loss of a run. They keep their places in the rows, but no other document attends
 to them and their loss weight is 0.
-
-`excluded.json` in the run's directory contains their ids, so that the run also excludes them after a resume.
 """
 
 import pyarrow as pa
@@ -29,9 +27,8 @@ def exclude(run: LocalPath, file: LocalPath, corpus: TrainingCorpus) -> int:
     """Exclude the documents named in `file` from the loss of `run`, and record this in the run's directory.
     Returns the number of excluded documents, earlier ones included.
 
-    Each line of `file` has a document's id, either as printed, `source/path#record`, or as 32 hex digits;
-    blank lines are skipped. Raises UserError if the file is not UTF-8, if a line has another form, or if a
-    document is in no training shard of the corpus.
+    Each line of `file` has a document's id, either as printed, `source/path#record`, or as 32 hex digits.
+    Raises UserError if `file` is malformed or a document is in no training shard of the corpus.
     """
     wanted: dict[bytes, str] = {}
     try:

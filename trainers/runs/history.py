@@ -1,5 +1,5 @@
-"""Read a run's log: past events without the measurements that the run repeated after a resume, and new events
-as they are written.
+"""Read a run's log: past events, without the measurements that the run repeated after a resume, and new
+events as they are written.
 """
 
 import threading
@@ -14,11 +14,8 @@ _INTERVAL = 0.3  # seconds between two reads of a growing log
 
 
 def drop_superseded(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return `events` without the measurements that the run has repeated: when a run resumes from a step, the
-    earlier measurements of all later steps are dropped.
-
-    A suspended worker may write a line to the log after other workers have continued the run: the start of an
-    earlier attempt, or a measurement of a step that is already there. Such lines are left out.
+    """Return `events` without the measurements that a run has repeated after a resume, and without lines that
+    a suspended worker wrote after others had continued the run.
     """
     kept: list[dict[str, Any]] = []
     measured: set[tuple[str, int]] = set()

@@ -1,6 +1,4 @@
-"""The functions that read the data of each kind of job. The training loop and the launcher call them without
-knowing the kind.
-"""
+"""The functions that read the data of each kind of job."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +15,10 @@ from trainers.data.packed_corpus import corpus_of, training_data, validation_dat
 class DataReader:
     """The functions that read the data of one kind of job.
 
-    `corpus(job)` opens the job's data. The others take the opened corpus and the resolved job:
-    `training(corpus, job, excluded)` returns the training samples in order (in pretraining, documents with an
-    id in `excluded` have no loss), `validation(corpus, job)` the held-out rows, and `documents(corpus, job)`
-    the documents on which bits per byte are measured, or None.
+    `corpus(job)` opens the job's data. The others take the opened corpus and the resolved job: `training`
+    returns the training samples in order, `validation` the held-out rows, and `documents` the documents on
+    which bits per byte are measured, or None. The third argument of `training` is the ids of documents that
+    have no loss in pretraining.
     """
 
     corpus: Callable[[Any], JobCorpus]

@@ -1,11 +1,8 @@
 """A run's ledger, `ledger.json`: the tokens that its steps have read from each source, and the tokens that
 the mixture requested.
 
-Each checkpoint contains the ledger of its step; `RUN/ledger.json` is a copy of the newest ledger. If a run
-continues its parent's data, its ledger counts the parent's sequences too. If a run has changed to another
-corpus, its ledger counts only what it has read since then, from sample `first_sample` on. The corpus,
-`resolved.yaml` and the ledger determine every sequence counted, because every sample is a function of its
-index.
+If a run continues its parent's data, its ledger counts the parent's sequences too. If a run has changed to
+another corpus, its ledger counts only what it has read since then, from sample `first_sample` on.
 """
 
 from typing import Any
@@ -41,8 +38,8 @@ def copy_ledger(run: LocalPath) -> None:
     """Copy the ledger of the newest checkpoint to `RUN/ledger.json`. Raises UserError if the copy cannot be
     written.
 
-    The copy is read again after each write and rewritten until it matches the newest checkpoint, because a
-    process that was suspended while copying may replace a newer copy with an older one.
+    The copy is read again after each write, because a process that was suspended while copying may replace a
+    newer copy with an older one.
     """
     path = run / "ledger.json"
     try:
@@ -60,8 +57,8 @@ def _copy(path: LocalPath) -> dict[str, Any] | None:
 
 
 def read_ledger(run: LocalPath) -> dict[str, Any]:
-    """Read a run's ledger. Raises UserError if the run has no ledger yet or its ledger is of another version,
-    CorruptFileError if the ledger is damaged.
+    """Read a run's ledger. Raises UserError if the run has no ledger yet or one of another version,
+    CorruptFileError if it is damaged.
     """
     try:
         record = read_json(run / "ledger.json")
@@ -73,9 +70,7 @@ def read_ledger(run: LocalPath) -> dict[str, Any]:
 
 
 def line(seen: dict[str, dict[str, float]]) -> str:
-    """Format `seen`, the ledger's entry of each source, as one line: the tokens read and requested, the
-    epochs, and the share of padding of each source.
-    """
+    """Format `seen`, the ledger's entry of each source, as one line."""
     return "; ".join(
         f"{name} {entry['tokens']:,} tokens of {entry['requested_tokens']:,.0f} requested, {entry['epochs']:.2f} epochs, "
         f"{entry['padding'] / max(1, entry['padding'] + entry['tokens']):.1%} padding"

@@ -43,7 +43,7 @@ def kind_of(path: LocalPath) -> str:
 def settle(init: Init) -> Init:
     """Return `init` with an absolute path and, if the path is a run, the step of the checkpoint to begin
     from. Raises ConfigError if a field does not apply to this kind of parent, and UserError if there is no
-    parent at the path or the run lacks the step.
+    parent or the run lacks the step.
     """
     path = parse_local(init.path, "init.path").resolve()
     kind = kind_of(path)
@@ -57,8 +57,7 @@ def settle(init: Init) -> Init:
 
 def settle_reference(weighting: GroupDRO, corpus: JobCorpus) -> GroupDRO:
     """Return the settings of group DRO with the absolute path of the reference model and the digest of its
-    checkpoint. Raises UserError if the reference is not an export, has another tokenizer, or has changed
-    since the digest was computed.
+    checkpoint. Raises UserError if the reference is not an export, has another tokenizer, or has changed.
     """
     path = parse_local(weighting.reference, "online_weights.reference").resolve()
     if not (path / "gristmill.json").is_file():
@@ -98,8 +97,8 @@ def checkpoint_of(run: LocalPath, step: int | None) -> checkpoint.Checkpoint:
 
 
 def require_parent(record: Mapping[str, Any]) -> None:
-    """Raise UserError if the parent that a run began from is missing, or no longer has the checkpoint that
-    the run began from. `record` is the field `parent` of the run's `run.json`.
+    """Raise UserError if a run's parent, or the checkpoint of it that the run began from, is missing.
+    `record` is the field `parent` of the run's `run.json`.
     """
     path = LocalPath(record["path"])
     try:
@@ -154,11 +153,10 @@ def describe(config: Job, corpus: JobCorpus) -> dict[str, Any]:
 
 
 def updates(run: Mapping[str, Any], found: checkpoint.Checkpoint) -> int:
-    """Return the number of optimizer updates behind a checkpoint of a run. `run` is the content of the run's
-    `run.json`.
+    """Return the number of optimizer updates behind a checkpoint of a run, including those of a parent whose
+    optimizer state the run kept. `run` is the content of the run's `run.json`.
 
-    The updates of the run's parent are included if the run kept the parent's optimizer state. If the
-    checkpoint does not record the number, every step that was not skipped counts as one update.
+    If the checkpoint does not record the number, every step that was not skipped counts as one update.
     """
     if found.updates is not None:
         return found.updates
@@ -194,9 +192,8 @@ def parent_digest(init: Init) -> str:
 
 
 def read_vocabularies(path: LocalPath, corpus: JobCorpus) -> tuple[Definition, Definition]:
-    """Return the vocabularies of the parent in `path` and of the corpus, between which weights are
-    transferred. Raises UserError if the parent has no tokenizer.json, or if one of the two is not byte-level
-    BPE that keeps every byte.
+    """Return the vocabularies of the parent in `path` and of the corpus. Raises UserError if the parent has
+    no tokenizer.json, or if one of the two is not byte-level BPE that keeps every byte.
     """
     if not (path / "tokenizer.json").is_file():
         raise UserError(f"init.vocabulary: {path} has no tokenizer.json; put the one that it was trained with there")
@@ -219,9 +216,8 @@ def _same_tokenizer(path: LocalPath, marks: Mapping[str, str], corpus: JobCorpus
 
 
 def _same_tokens(path: LocalPath, corpus: JobCorpus) -> None:
-    """Raise UserError unless the tokenizers of the corpus and of `path`, an export or a Hugging Face
-    directory, have the same merges, and every id in the tokenizer of `path` stands for the same token in the
-    corpus's.
+    """Raise UserError unless the tokenizers of the corpus and of `path` have the same merges, and every id in
+    the tokenizer of `path` stands for the same token in the corpus's.
     """
     theirs, ours = read_definition(str(path)), read_definition(str(verified_tokenizer(corpus)))
     others = {number for number, token in theirs.tokens.items() if ours.tokens.get(number) != token}
@@ -234,8 +230,8 @@ def _same_tokens(path: LocalPath, corpus: JobCorpus) -> None:
 
 
 def weight_files(path: Path) -> list[Path]:
-    """Return the files of weights in a Hugging Face directory: those that `model.safetensors.index.json`
-    names or, without an index, `model.safetensors`. Raises UserError if the directory has neither.
+    """Return the files of weights in a Hugging Face directory. Raises UserError if it has no
+    `model.safetensors` and no index of one.
     """
     index = path / "model.safetensors.index.json"
     if index.is_file():

@@ -14,8 +14,8 @@ from trainers.runs.training_metrics import RunMetrics
 
 
 class Progress:
-    """Writes events to the log and shows their lines; `sinks` follow the log. Only the first worker writes.
-    On the other workers `path` is None and nothing is shown.
+    """Writes events to the log and shows their lines. Only the first worker writes; on the others `path` is
+    None.
     """
 
     def __init__(self, path: Path | None, show: Callable[[str], None] | None, sinks: Sequence[Follower] = ()) -> None:
@@ -28,9 +28,7 @@ class Progress:
         self._outcome: Outcome = "failed"
 
     def write(self, event: str, **fields: Any) -> None:
-        """Record an event and show its line. The event `start` also starts the sinks. Does nothing on workers
-        other than the first.
-        """
+        """Record an event and show its line. The event `start` also starts the sinks."""
         if self._log is None or self._path is None:
             return
         self._record(event, fields)
@@ -55,8 +53,8 @@ class Progress:
                 self._record("warning", {"message": message})
 
     def sync(self) -> None:
-        """Flush the log to the disk. Called before each checkpoint is published, so that a power failure
-        cannot lose events from before the newest checkpoint. Raises UserError if the log cannot be written.
+        """Flush the log to the disk, so that a power failure cannot lose events from before the newest
+        checkpoint. Raises UserError if the log cannot be written.
         """
         if self._log is None:
             return

@@ -1,5 +1,4 @@
-"""Read the sizes and tensors of published models, which are directories in Hugging Face layout that gristmill
-did not write.
+"""Read published models, which are directories in Hugging Face layout that gristmill did not write.
 
 Nothing is downloaded, no code from a directory runs, and weights are read only from safetensors.
 """
@@ -58,8 +57,8 @@ _FIXED = {"position_embedding_type": "absolute", "sliding_window": None, "use_sl
 
 
 def read_configuration(path: Path) -> Any:
-    """Return the `transformers` configuration of a directory. Raises UserError if it cannot be read, or if
-    its `model_type` is not supported.
+    """Return the `transformers` configuration of a directory. Raises UserError if it cannot be read, or its
+    `model_type` is not supported.
     """
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
@@ -86,8 +85,7 @@ def model_of(path: Path, specials: dict[str, int]) -> Model:
     """Return the sizes of the model in a Hugging Face directory. `specials` are the ids of its special tokens
     by name.
 
-    Raises ConfigError if our model does not support a value in the directory's configuration, and UserError
-    if the configuration cannot be read or its `model_type` is not supported.
+    Raises ConfigError if our model does not support a value in the directory's configuration.
     """
     theirs = read_configuration(path)
     name = _TYPES.get(theirs.model_type, theirs.model_type)
@@ -103,11 +101,7 @@ def model_of(path: Path, specials: dict[str, int]) -> Model:
 
 def check_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path) -> None:
     """Raise ConfigError if two Hugging Face configurations, `ours` for our model and `theirs` from `path`,
-    give models with different outputs. They must have the same method of scaling rotary positions, and the
-    same values of the fields in `_DECISIVE` and `_FIXED`.
-
-    A field that is missing or null in `theirs` is not compared. Nor is a field of `_DECISIVE` that is missing
-    or null in `ours`.
+    give models with different outputs. Fields that are missing or null in `theirs` are not compared.
     """
     for name in (*_DECISIVE, *_FIXED):
         here, there = ours.get(name, _FIXED.get(name)), theirs.get(name)
@@ -130,10 +124,8 @@ def _rope_types(parameters: Mapping[str, Any]) -> list[str]:
 
 def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[str]]:
     """Return the parameters of a Hugging Face directory by their names in our models, and the names of our
-    parameters that the directory lacks.
-
-    The directory may hold a model without a head, or with the head of a task. Raises UserError if a parameter
-    that the model's hidden states depend on is missing, or if the files cannot be read.
+    parameters that the directory lacks. Raises UserError if a parameter that the hidden states depend on is
+    missing, or if the files cannot be read.
     """
     import torch
     from safetensors import SafetensorError
@@ -159,7 +151,7 @@ def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[st
 
 def published_head(path: Path, form: HeadForm) -> dict[str, Any]:
     """Return the layers of the task head in a directory: {parameter name, beginning with `task_head.`: fp32
-    tensor}. `form` has the names of the layers in the directory. Layers that are missing there are left out.
+    tensor}. Layers that are missing in the directory are left out.
     """
     from safetensors import safe_open
 
@@ -178,9 +170,6 @@ def published_head(path: Path, form: HeadForm) -> dict[str, Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress the progress bars of `transformers`, and its report on new and unused tensors, during the
-    block. Callers report missing tensors themselves.
-    """
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

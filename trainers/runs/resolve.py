@@ -48,8 +48,7 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
     mixtures become weights of leaf domains. Resolving the result changes nothing.
 
     Raises ConfigError for values that do not fit the corpus or one another, and UserError if the corpus has
-    no training documents, or if the files of a parent, a reference model or an evaluation are missing or do
-    not fit.
+    no training documents or a file that the job names is missing or does not fit.
     """
     family = config.model.family
     if family not in config.objective.families:
@@ -95,9 +94,7 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
 
 
 def resolve_schedule(schedule: Schedule, steps: int) -> Schedule:
-    """Return the schedule of a run of `steps` steps, with its warm-up in steps. Raises ConfigError if the
-    warm-up takes all steps.
-    """
+    """Return the schedule with its warm-up in steps. Raises ConfigError if the warm-up takes all `steps`."""
     if schedule.warmup_fraction is not None:
         schedule = replace(schedule, warmup_steps=math.floor(schedule.warmup_fraction * steps))
     if schedule.warmup_steps >= steps and schedule.warmup_steps > 0:
@@ -119,8 +116,7 @@ def check_micro_batch(config: Job) -> None:
 
 def _check_specials(packed: PackedCorpus) -> None:
     """Raise ConfigError if the tokenizer lacks a special token that the objective, or a member of a mixture
-    of objectives, needs. Objectives look up their special tokens whenever they make rows, even rows that hold
-    only padding.
+    of objectives, needs. Objectives look up their special tokens even to make rows of padding.
     """
     objective, none = packed.objective, np.empty(0, np.int64)
     for _, token in objective.members():
@@ -131,9 +127,7 @@ def _check_specials(packed: PackedCorpus) -> None:
 
 
 def _mean_tokens(packed: PackedCorpus, data: Data) -> Fraction:
-    """Return the mean number of tokens per sequence when sources are read with the final weights. Sequences
-    of a source that is not packed count as full.
-    """
+    """Return the mean number of tokens per sequence when sources are read with the final weights."""
     assert isinstance(data.weights, dict)
     sequences = Fraction(0)
     for source in packed.sources:
@@ -162,7 +156,7 @@ def _budget(
 ) -> TrainingBudget:
     """Return the budget with its number of steps and the number of tokens that these steps read, which is
     estimated if they draw more than EXACT samples. Raises ConfigError if the data ends before the budget, if
-    the budget has both steps and tokens and they disagree, or if the tokens do not suffice for one step.
+    steps and tokens disagree, or if the tokens do not suffice for one step.
     """
     size, nominal = (
         batch.sequences or 0,
@@ -197,8 +191,8 @@ def _budget(
 
 
 def _nominal(steps: int, data: Data, size: int, packed_phases: Sequence[PackedCorpus]) -> int:
-    """Estimate the number of tokens that `steps` steps of `size` sequences read, from the mean tokens per
-    sequence in each phase.
+    """Estimate the tokens that `steps` steps of `size` sequences read, from the mean tokens per sequence in
+    each phase.
     """
     total, begin = Fraction(0), 0
     for packed, until in zip(packed_phases, [*(phase.until_step for phase in data.phases), steps], strict=True):
@@ -209,7 +203,7 @@ def _nominal(steps: int, data: Data, size: int, packed_phases: Sequence[PackedCo
 
 def _steps(order: Order, size: int, tokens: int) -> int:
     """Return the largest number of steps that reads no more than `tokens` tokens. Raises MixtureExhausted if
-    the epoch caps end the data before `tokens` tokens.
+    the data ends first.
     """
     try:
         return order.steps(size, tokens)
@@ -259,9 +253,8 @@ def _check_caps(data: Data, asked: SourceMixture, order: Order) -> None:
 def _weights(
     wanted: str | Mapping[str, float], corpus: TrainingCorpus, field: str, span: int, epochs: float
 ) -> dict[str, float]:
-    """Return the positive weights by leaf domain, sorted by name. `wanted` is the name of a mixture or the
-    weights of domains at any level. `field` is the setting that it comes from, `span` the number of tokens
-    that it applies to. `epochs` is the limit on epochs for UniMax.
+    """Return the weights by leaf domain. `wanted` is the name of a mixture or the weights of domains at any
+    level, `span` the number of tokens that they apply to, and `epochs` the limit on epochs for UniMax.
     """
     sizes = {name: corpus.train[name].tokens for name in sorted(corpus.train)}
     if not sizes:
@@ -335,9 +328,7 @@ def _flat(value: object, prefix: str = "") -> dict[str, object]:
 
 
 def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> list[str]:
-    """Return lines that describe the data of the run, such as its phases and sources, the cost of packing,
-    and the points where the mixture changes.
-    """
+    """Return lines that describe the data of the run, such as its sources and the cost of packing."""
     samples = (config.budget.steps or 0) * (config.batch.sequences or 0)
     mixture = order.mixture(samples if samples <= EXACT else 0)
     lines = [
@@ -380,8 +371,8 @@ def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> 
 
 
 def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
-    """Return one line per source, followed by lines about sources that reach their cap. `phases` is the
-    number of phases that the budget reaches; each begins a new epoch.
+    """Return one line per source, then lines about sources that reach their cap. `phases` is the number of
+    phases that the budget reaches.
     """
     samples, total = (config.budget.steps or 0) * (config.batch.sequences or 0), config.budget.tokens or 0
     sizes = np.array([stream.tokens for stream in order.streams])
@@ -407,9 +398,8 @@ def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
 
 
 def _packing_lines(config: Pretraining, phase: OrderPhase) -> list[str]:
-    """Return lines that describe what packing costs each source. Sources that are cut into consecutive
-    sequences get no line, because this costs nothing except at the end of a source. If the objective adds
-    marks to each document, the share of padding is not given, because the number of marks is not known here.
+    """Return lines that describe what packing costs each source, except sources cut into consecutive
+    sequences.
     """
     lines = []
     packing = "documents (one in each sequence)" if config.data.packing == "documents" else config.data.packing

@@ -20,7 +20,7 @@ from trainers.runs.resolve import check_micro_batch, resolve_schedule
 def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
     """Return the job with its null values filled in, which depend on the tasks and the base. Resolving the
     result changes nothing. A step reads at most the inputs of one epoch. Raises ConfigError for values that
-    do not fit the tasks or one another, and UserError if the base or the training file of a task is missing.
+    do not fit, and UserError if the base or the training file of a task is missing.
     """
     config = replace(
         config,
@@ -49,8 +49,8 @@ def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
 
 
 def describe_tasks(job: Finetuning, config: Finetuning, corpus: TaskCorpus, data: TaskData) -> list[str]:
-    """Return lines that describe the model, the method and the data of a run, and any examples that its
-    splits share. `job` is its configuration as given, `config` as resolved.
+    """Return lines that describe the model, the method and the data of a run. `job` is its configuration as
+    given, `config` as resolved.
     """
     steps, sequences, model = config.budget.steps or 0, config.batch.sequences or 0, config.model
     begins = "from scratch" if config.init is None else f"from {config.init.path}"
@@ -86,7 +86,7 @@ def _max_length(config: Finetuning) -> int:
 
 def _answer_tokens(config: Finetuning, data: TaskData) -> int | None:
     """Return the maximum number of tokens in an answer that the model writes: by default, the size of the
-    longest target of the training split. None if the model does not write its answers.
+    longest target of the training split.
     """
     if not config.writes_text:
         return None
@@ -104,8 +104,7 @@ def _steps(budget: TrainingBudget, sequences: int, inputs: int) -> int:
 
 def _class_weights(config: Finetuning, corpus: TaskCorpus) -> dict[str, float] | None:
     """Return the weight of every class, or None if classes are not weighted. `balanced` weights are N / (K
-    N_k) for class k of K, with N_k of the N training examples (King and Zeng, 2001); their mean over the
-    examples is 1.
+    N_k) for class k of K, with N_k of the N training examples (King and Zeng, 2001).
     """
     wanted = config.class_weights
     if wanted is None:

@@ -51,8 +51,8 @@ _OF_CORPUS = (
 
 @dataclass(frozen=True)
 class Opened:
-    """A checked run directory. `finished` is the content of its `finished.json`, None if the run is not
-    finished. `changed` has a line for each field of the configuration that differs from the recorded one.
+    """A checked run directory. `finished` is the content of its `finished.json`, if the run is finished.
+    `changed` has a line for each field of the configuration that differs from the recorded one.
     """
 
     path: LocalPath
@@ -122,11 +122,9 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
 
 
 def known_init(path: LocalPath, init: Init | None) -> Init | None:
-    """Return the `init` that the run at `path` recorded when it began, which names the checkpoint that it
-    started from. An `init` without a step would select a later checkpoint if the parent has trained further.
-
-    Return `init` unchanged if it is None or names a step, if there is no run at `path` yet, or if that run
-    began with a different `init`.
+    """Return the `init` that the run at `path` recorded when it began. An `init` without a step would select
+    a later checkpoint if the parent has trained further. A new run, or one that began with a different
+    `init`, gets `init` unchanged.
     """
     if init is None or init.step is not None or not (path / "run.json").exists():
         return init
@@ -148,9 +146,7 @@ def _change_corpus(path: LocalPath, config: Job, corpus: JobCorpus) -> None:
 
 
 def read_run(path: LocalPath) -> dict[str, Any]:
-    """Read a run's `run.json`. Raises UserError if `path` is not a run, or a run of another version, and
-    CorruptFileError if the file is damaged.
-    """
+    """Read a run's `run.json`. Raises UserError if `path` is not a run, or a run of another version."""
     try:
         record = read_json(path / "run.json", "restore it from a copy, or begin another run")
     except (FileNotFoundError, NotADirectoryError):
@@ -226,8 +222,7 @@ def locked(path: LocalPath) -> Iterator[None]:
     this machine or another.
 
     If this process is suspended so long that another process takes over the directory, this process exits
-    soon after it continues, so that two processes do not go on writing the same log. Temporary files of
-    killed processes are removed from the directory.
+    soon after it continues.
     """
 
     def end() -> None:
@@ -250,11 +245,8 @@ class SupersededError(UserError):
 
 
 def begin_attempt(path: LocalPath) -> str:
-    """Return a new name for the attempt that is about to start, and record it. The name begins with the
-    attempt's number.
-
-    Workers of an earlier attempt may still be running, on a node that was cut off or after a command was
-    killed. Their next call of `check_attempt` raises SupersededError.
+    """Return a new name for the attempt that is about to start, and record it. If workers of an earlier
+    attempt are still running, their next call of `check_attempt` raises SupersededError.
     """
     recorded = path / _ATTEMPT
     try:

@@ -44,8 +44,7 @@ _SECRET_NAME = re.compile("KEY|TOKEN|PASS|_PWD|SECRET|CREDENTIAL")
 @dataclass(frozen=True)
 class Description:
     """A run as described to a sink: its directory, its settings by dotted name, the identity that the sink
-    gave it earlier (None if it gave none), and the last step whose measurements are in the run's log (0 if
-    there is none).
+    gave it earlier, if any, and the last step whose measurements are in the run's log, or 0.
     """
 
     run: LocalPath
@@ -99,9 +98,8 @@ class WeightsAndBiases:
     """A run in Weights & Biases. Its steps must increase, so a step that was logged online before a resume is
     not logged again.
 
-    Offline, each launch or resume of the run has a directory of its own. A resume replaces the earlier
-    directories with one that has the whole history. If one of them has been synced or all of them have been
-    removed, it instead adds a directory that begins after the last step in the run's own log.
+    Offline, each launch or resume of the run has a directory of its own. A resume normally replaces the
+    earlier directories with one that has the whole history.
     """
 
     def __init__(self, described: Description) -> None:
@@ -121,9 +119,8 @@ class WeightsAndBiases:
         self._next = self._take_over(described) if self._run.offline else self._run.step
 
     def _take_over(self, described: Description) -> int:
-        """Return the first step for which an offline run needs a row: the step after the last one in the
-        run's own log if an earlier directory of the run was synced or all of them were removed. Otherwise,
-        return 0 and remove the earlier directories.
+        """Return the first step for which an offline run needs a row. If it is 0, the earlier directories of
+        the run are removed.
         """
         here = Path(self._run.dir).parent
         earlier = [part for part in here.parent.glob(f"offline-run-*-{self.identity}") if part != here]
@@ -217,12 +214,10 @@ def open_sinks(
     names: Sequence[str], run: LocalPath, config: Any, show: Callable[[str], None] | None = None
 ) -> "list[Follower]":
     """Open the sinks of a run, and return a follower for each. `config` is the run's resolved configuration.
-    `show` prints a line before each sink is opened. The identities of new sinks are recorded in the run's
-    `sinks.json`.
 
     Raises UserError if the library of a sink is missing, or if a sink lacks a setting, such as the address of
     its server. If a sink cannot be opened for another reason, UserError is raised only before the run's first
-    measurement. Later the run continues without that sink and reports the failure.
+    measurement. Later the run continues without that sink.
     """
     require_libraries(names)
     path = run / FILE
@@ -256,9 +251,8 @@ def open_sinks(
 class Follower:
     """Passes the measurements in a run's log to one sink, in a separate thread.
 
-    If the sink is slow, training is not delayed and nothing is lost, because the log keeps what the sink
-    still lacks. After a failure, which `failure` reports once, the sink receives nothing more until the run
-    is resumed.
+    If the sink is slow, training is not delayed. After a failure, the sink receives nothing more until the
+    run is resumed.
     """
 
     def __init__(self, name: str, sink: Sink | None, failure: str | None = None) -> None:
@@ -270,8 +264,8 @@ class Follower:
         self._failure, self._told = failure, False
 
     def begin(self, log: Path) -> None:
-        """Start sending measurements to the sink: first those already in the log, except those that the run
-        repeated after a resume, then new ones as they are written.
+        """Start sending measurements to the sink: first those already in the log, then new ones as they are
+        written.
         """
         self._start(log, log.stat().st_size)
 
@@ -317,8 +311,7 @@ class Follower:
 
 def metrics(event: Mapping[str, Any]) -> dict[str, float]:
     """Return the finite numbers of a step or validation event, except its step, its time and the number of
-    steps of the run, by metric name. Examples of names are `train/loss`, `train_loss/NAME` for a domain or
-    for a group of domains, and `data_FIELD/NAME` for the data read from a domain.
+    steps of the run, by metric name. Examples of names are `train/loss` and, for a domain, `train_loss/NAME`.
     """
     group = _GROUPS[event["event"]]
     values: dict[str, float] = {}
@@ -346,11 +339,8 @@ def _is_number(value: Any) -> bool:
 
 
 def safe(name: str) -> str:
-    """Return a name that every sink accepts: up to 80 ASCII letters, digits, `_`, `.` and `-`.
-
-    A name that is not of this form, or that begins with `.` or `-`, is cut to 60 characters. Characters other
-    than ASCII letters, digits, `_` and `-` are replaced with `_`. A digest is appended, so that different
-    names stay different.
+    """Return a name that every sink accepts: up to 80 ASCII letters, digits, `_`, `.` and `-`. Different
+    names stay different, because a digest is appended to a name that has to be changed.
     """
     if _PLAIN.fullmatch(name):
         return name
@@ -374,8 +364,7 @@ def describe(error: BaseException) -> str:
 
 def redacted(text: str) -> str:
     """Return `text` without credentials and queries in URLs, and without the values of environment variables
-    whose names contain KEY, TOKEN, PASS, _PWD, SECRET or CREDENTIAL: each is replaced with `***`. Values of
-    fewer than 6 characters are kept.
+    whose names suggest a secret. Values of fewer than 6 characters are kept.
     """
     text = re.sub(LOGIN, "://***@", text)
     text = re.sub(r"(://[^\s?'\"]*)\?[^\s'\")]*", r"\1?***", text)

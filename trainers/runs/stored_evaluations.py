@@ -1,10 +1,9 @@
 """The stored evaluations of a run's checkpoints: `evaluations/NAME/step-00000500.json` with the scores, and a
 Parquet file of the same name with a row per item.
 
-`trainers evaluate RUN --checkpoints` writes them. The user starts this command, or training starts it in a
-separate process; training and reports read the results. NAME is the suite or the tasks, followed by the
-settings that differ from the defaults. A result belongs to one checkpoint: if the checkpoint of that step now
-has another checksum, the command evaluates it again.
+`trainers evaluate RUN --checkpoints` writes them. NAME is the suite or the tasks, followed by the settings
+that differ from the defaults. A result belongs to one checkpoint: if the checkpoint of that step now has
+another checksum, the command evaluates it again.
 """
 
 import os
@@ -28,9 +27,8 @@ class StoredEvaluation:
     """The evaluation of a checkpoint, without its rows.
 
     `checkpoint` is the checksum of the checkpoint, `items` a digest of the evaluated items. `scores` has the
-    main score of every task and, if a suite was evaluated, its mean under the name `SUITE.mean`. Each score
-    has value, error, low, high and n and, if defined, chance, verdict and version. `record` is the content of
-    the whole file.
+    main score of every task and, if a suite was evaluated, its mean under the name `SUITE.mean`. `record` is
+    the content of the whole file.
     """
 
     path: LocalPath
@@ -62,8 +60,8 @@ def resolve_evaluation(evaluation: PeriodicEvaluation) -> PeriodicEvaluation:
     """Return the settings of an evaluation with two values filled in: the directory of the tasks' files, by
     default $GRISTMILL_TASKS, and the limit on items, by default the suite's.
 
-    Raises ConfigError for an unknown suite, and if the suite has several numbers of shots but the settings
-    choose none. Raises UserError if files of the suite are missing.
+    Raises ConfigError for an unknown suite or a missing number of shots, and UserError if files of the suite
+    are missing.
     """
     from trainers.tasks.load_task import load_suite, load_task
     from trainers.tasks.task_files import VARIABLE, data_directory, find_split
@@ -84,15 +82,13 @@ def resolve_evaluation(evaluation: PeriodicEvaluation) -> PeriodicEvaluation:
 
 def evaluation_name(title: str, settings: Mapping[str, Any]) -> str:
     """Return the name of an evaluation: its title, with `_` for `/`, followed by each of `settings` as
-    `name=value`. Callers pass only the settings that differ from the defaults.
+    `name=value`.
     """
     return ",".join([title.replace("/", "_"), *(f"{name}={value}" for name, value in sorted(settings.items()))])
 
 
 def versions_of(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return the version of each score, given the scores of a `StoredEvaluation`. Scores that were stored
-    before tasks had versions have version 1.
-    """
+    """Return the version of each score. Scores that were stored before tasks had versions have version 1."""
     return {name: score.get("version", "1") for name, score in scores.items()}
 
 

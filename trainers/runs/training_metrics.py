@@ -40,9 +40,7 @@ class RunMetrics:
         self._exporter = Exporter(METRICS, run=run)
 
     def take(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Update the metrics from one event of the run's log. Only `step`, `validation`, `skipped` and
-        `checkpoint` events change a metric.
-        """
+        """Update the metrics from one event of the run's log."""
         if event == "step":
             self._exporter.record("training_step", fields["step"])
             self._exporter.record("training_steps", fields["steps"])

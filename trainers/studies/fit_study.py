@@ -30,8 +30,7 @@ _LEAST_SCORED = 10  # runs; with fewer, a law cannot be judged
 @dataclass(frozen=True)
 class MetricFit:
     """The law chosen for one metric, with its learning curve. `validation` cross-validates the choice of the
-    law along with its fit. `censored` is the number of censored runs. `held_out` is the law's agreement with
-    the test runs, or None if there are no test runs.
+    law along with its fit. `held_out` is the law's agreement with the test runs, if there are any.
     """
 
     metric: str
@@ -76,8 +75,7 @@ def fit_metrics(table: RunTable, laws: Sequence[Law], tests: RunTable | None = N
     """Choose a law for each metric of `table`, and measure how well it predicts. `tests` holds further runs
     with the same domains and metrics in the same order, on which the chosen laws are scored too.
 
-    Raises ConfigError if there are too few runs for a law, or if a metric has values in fewer than two test
-    runs.
+    Raises ConfigError if there are too few runs or test runs.
     """
     if tests is not None:
         for metric, measured in zip(tests.metrics, (~tests.censored).sum(axis=0).tolist(), strict=True):
@@ -107,8 +105,8 @@ def law_set(table: RunTable, fits: Sequence[MetricFit], draws: int = 200, seed: 
 
 
 def fit_record(table: RunTable, fits: Sequence[MetricFit], laws: LawSet, centre: np.ndarray) -> dict[str, Any]:
-    """Return the results of a fit as JSON data: scores, parameters, out-of-fold predictions and, at the
-    mixture `centre` [domains], the effect of one percentage point of each domain.
+    """Return the results of a fit as JSON data. The effects of one percentage point of each domain are those
+    at the mixture `centre` [domains].
     """
     record: dict[str, Any] = {"runs": list(table.runs), "domains": list(table.domains), "metrics": {}}
     rows = zip(fits, laws.laws, laws.effects(centre), table.values.T, strict=True)

@@ -23,8 +23,8 @@ ITEM = "item"
 @dataclass(frozen=True)
 class RunColumns:
     """The content of a CSV file of runs. `keys` maps each key column to the names of the runs in it. `values`
-    [runs, columns] has the numbers in `columns`, or their means over items; NaN stands for a cell that is
-    empty, `nan` or infinite.
+    [runs, columns] has the numbers in `columns`, or their means over items; missing and infinite values are
+    NaN.
     """
 
     keys: dict[str, tuple[str, ...]]
@@ -38,7 +38,7 @@ def read_run_columns(path: Path, key: str | None = None, columns: Collection[str
 
     In a file with a row per item, the value of a run is the mean over the items that have a value in at least
     one run. If the run itself lacks a value for one of these items, its mean is NaN. Raises ConfigError if
-    the file is not of this form or lacks one of `columns`.
+    the file is not of this form.
     """
     header, rows = _cells(path)
     places = _key_places(path, header, key)
@@ -121,9 +121,6 @@ def _number(path: Path, line: int, column: str, cell: str) -> float:
 def _mean_of_items(
     path: Path, keys: dict[str, tuple[str, ...]], items: Sequence[str], values: np.ndarray
 ) -> tuple[dict[str, tuple[str, ...]], np.ndarray]:
-    """Return the keys of each run and the means over its items, [runs, columns]. The arguments have an entry
-    per row of the file.
-    """
     first, rows = next(iter(keys.items()))
     runs, all_items = list(dict.fromkeys(rows)), list(dict.fromkeys(items))
     run_number, item_number = ({name: i for i, name in enumerate(names)} for names in (runs, all_items))

@@ -25,10 +25,9 @@ class RunTable:
     """The mixtures `ratios` [runs, domains], each with sum 1, and the metrics `values` [runs, metrics], for
     which lower is better.
 
-    `censored`, bool [runs, metrics], marks metrics that a run lacks, for example because it diverged; their
-    value is NaN. `negated` names metrics for which higher is better; their values are stored with the
-    opposite sign. `sizes` [runs, sizes] holds log(size of the run / size of the target), or is None;
-    `size_names` names its columns.
+    Metrics that a run lacks, for example because it diverged, are NaN. `negated` names metrics for which
+    higher is better; their values are stored with the opposite sign. `sizes` [runs, sizes] holds log(size of
+    the run / size of the target), or is None.
     """
 
     runs: tuple[str, ...]
@@ -89,13 +88,11 @@ def read_run_table(
 ) -> RunTable:
     """Read the mixtures and the metrics of runs. `normalise` divides each mixture by its sum. The metrics
     named in `higher_is_better` are negated. `key` is the column that names runs; by default, it is the first
-    of KEYS that is a key column of both files and has a different value for each run. `chosen` are the
-    metrics to read (default: all). If columns of `ratios` hold sizes of the runs instead of shares, `target`
-    maps each of these columns to the size of the target.
+    of KEYS that identifies the runs in both files. If columns of `ratios` hold sizes of the runs instead of
+    shares, `target` maps each of these columns to the size of the target.
 
-    A metric that is empty, `nan` or infinite is censored. Raises ConfigError for a file that is not of the
-    expected form, for a run that only one file has and, unless `normalise` is set, for a mixture that does
-    not sum to 1.
+    Raises ConfigError for a file that is not of the expected form, for a run that only one file has and,
+    unless `normalise` is set, for a mixture that does not sum to 1.
     """
     shares, scores = read_run_columns(ratios, key), read_run_columns(metrics, key, chosen)
     if key is None:
@@ -120,7 +117,7 @@ def read_run_table(
 
 def _split_sizes(path: Path, shares: RunColumns, target: Mapping[str, float]) -> tuple[RunColumns, np.ndarray | None]:
     """Return `shares` without the columns that `target` names, and log(size / size of the target) for these
-    columns, [runs, sizes], or None if `target` is empty.
+    columns, [runs, sizes].
     """
     if not target:
         return shares, None
@@ -155,8 +152,8 @@ def _common_key(ratios: Path, shares: RunColumns, metrics: Path, scores: RunColu
 
 
 def align_domains(table: RunTable, other: RunTable, source: str) -> RunTable:
-    """Return `other` with its domains in the order of `table`. Raises ConfigError if the domains differ; the
-    message names `source`, from which `other` was read.
+    """Return `other` with its domains in the order of `table`. Raises ConfigError if the domains differ;
+    `source` names `other` in the message.
     """
     if set(other.domains) != set(table.domains):
         more, fewer = set(other.domains) - set(table.domains), set(table.domains) - set(other.domains)

@@ -49,10 +49,7 @@ class Setting:
 
 def read_grid(given: str, reserved: Sequence[str]) -> tuple[Setting, ...]:
     """Return every setting of the grid `{field: [value, ...], ...}` in `given`, which is YAML text or the
-    path of a YAML file.
-
-    Raises ConfigError for text of another form, for a field without a list of distinct values, for values
-    other than numbers, words, booleans and null, and for `reserved` fields.
+    path of a YAML file. Raises ConfigError if the grid is invalid or names one of the `reserved` fields.
     """
     grid = load_yaml(Path(given)) if given.endswith((".yaml", ".yml")) else yaml_value(given, f"sweep={given}")
     if not isinstance(grid, Mapping) or not grid:

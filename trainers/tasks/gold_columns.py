@@ -1,9 +1,4 @@
-"""Read and validate the gold of examples: labels, numbers, right candidates, tags, answer spans and target
-texts.
-
-Each `read_` function reads the gold of one RowSet. Invalid gold raises UserError, which names the file and
-the row.
-"""
+"""Read and validate the gold of examples. Invalid gold raises UserError, which names the file and the row."""
 
 import math
 from typing import Any
@@ -28,7 +23,7 @@ def read_labels(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
 
 def label_numbers(rows: RowSet, texts: list[str], layout: Layout, task: Task) -> np.ndarray:
     """Return the indices of `texts` in the task's labels, int64 [texts]. The layout's `rename` is applied
-    first. `rows` gives the position of each text for messages.
+    first.
     """
     rename = layout.rename or {}
     texts = [rename.get(text, text) for text in texts] if rename else texts
@@ -63,8 +58,7 @@ def read_values(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
 
 def read_choices(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np.ndarray:
     """Read the index of each row's right candidate, int64 [rows]. The label -1, allowed only with a column
-    `accepted`, means that no candidate is right and becomes -100. `counts` holds the number of candidates of
-    each row.
+    `accepted`, means that no candidate is right and becomes -100.
     """
     rename = layout.rename or {}
     found = np.empty(len(rows), np.int64)
@@ -83,8 +77,7 @@ def read_choices(rows: RowSet, layout: Layout, task: Task, counts: list[int]) ->
 
 def read_tags(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np.ndarray:
     """Read tags as indices into the task's labels, int64, flat over all words. Entity tags are converted to
-    BIO if the layout has a `scheme` or the task measures `entity_f1`. `counts` holds the number of words of
-    each row.
+    BIO if the layout has a `scheme` or the task measures `entity_f1`.
     """
     column = rows.column(layout.roles["tags"], "tags")
     scheme = layout.scheme or ("bio" if "entity_f1" in task.metrics else None)
@@ -128,8 +121,8 @@ def _as_bio(tags: list[str], scheme: str, rows: RowSet, row: int) -> list[str]:
 
 
 def read_answers(rows: RowSet, layout: Layout, task: Task, passages: list[str]) -> tuple[list, list[list[str]]]:
-    """Read the accepted answers. Returns two lists with an entry per question: the distinct accepted spans,
-    as pairs of UTF-8 byte offsets [start, end) in the passage, and the accepted texts.
+    """Return the accepted answers of each question: the distinct spans, as pairs of UTF-8 byte offsets
+    [start, end) in the passage, and the texts.
     """
     spans: list[list[tuple[int, int]]] = []
     texts: list[list[str]] = []
@@ -168,9 +161,7 @@ def _in_bytes(passage: str, start: int, length: int) -> tuple[int, int]:
 
 
 def read_targets(rows: RowSet, layout: Layout, task: Task, role: str) -> list[list[str]]:
-    """Read the accepted texts of each example, without leading and trailing white space. They come from one
-    column, with a text or a list of texts, or from several columns.
-    """
+    """Read the accepted texts of each example, without leading and trailing white space."""
     targets = []
     for row, value in enumerate(rows.column(layout.roles[role], role)):
         values = value if isinstance(value, list) else [value]

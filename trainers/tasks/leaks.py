@@ -36,7 +36,7 @@ class Leak:
 
 def check_leaks(task: Task, examples: Mapping[str, Examples], data: Location | None) -> list[Leak]:
     """Return the leaks between the splits in `examples`. If there are any, raises UserError unless the task
-    sets `leak: report`. The message names the file and row of two examples that are the same.
+    sets `leak: report`.
     """
     leaks = find_leaks(examples)
     if leaks and task.leak == "refuse":

@@ -25,10 +25,9 @@ class SuiteColumn:
 class Suite:
     """A suite of tasks, which is scored as a whole. In fine-tuning, a suite's score is the mean of its
     columns' scores, and a column's score is the mean of its task's metrics. In a suite for `evaluate`, a
-    column's score is the main score of its task or, with `centred`, (score - chance) / (1 - chance). Tasks
-    are evaluated with each number of `shots`, and `limit` is the maximum number of items of each split or
-    subtask; both can be overridden on the command line. `version` is raised with every change that affects
-    the mean.
+    column's score is the main score of its task or, with `centred`, (score - chance) / (1 - chance). `limit`
+    is the maximum number of items of each split or subtask. `version` is raised with every change that
+    affects the mean.
     """
 
     columns: tuple[SuiteColumn, ...]
@@ -63,9 +62,7 @@ def is_suite(name: str) -> bool:
 
 def load_task(name: str, assignments: Sequence[str] = ()) -> Task:
     """Load a shipped task by its name, or a task from a YAML file. `assignments`, of the form `a.b=value`,
-    override its fields.
-
-    Raises ConfigError for an unknown name and for an invalid file.
+    override its fields. Raises ConfigError for an unknown name and for an invalid file.
     """
     if name in shipped_tasks():
         path, own = _SHIPPED / f"{name}.yaml", {}

@@ -11,11 +11,9 @@ from trainers.tasks.predictions import Predictions, predictions_of, score_predic
 def majority_predictions(train: Examples, examples: Examples) -> Predictions:
     """Return predictions for `examples` that depend only on the gold of `train`, which must not be hidden.
 
-    The prediction is the most common label for `classify`, tag for `tag`, candidate index for `choose`, and
-    first accepted text for `generate`. If an example of `choose` has too few candidates for this index, the
-    most common of its own indices is predicted. Among equally common values, the lowest index wins, or the
-    text that occurs first. For `regress` the prediction is the mean of the values; for `span` it is "no
-    answer".
+    The prediction is the most common label for `classify`, tag for `tag`, candidate index for `choose` (of
+    those that the example has), and first accepted text for `generate`. For `regress` it is the mean of the
+    values; for `span` it is "no answer".
     """
     if train.values is not None:
         return predictions_of(examples, np.full(len(examples), train.values.mean()), "mean")

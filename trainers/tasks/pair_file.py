@@ -14,8 +14,7 @@ def write_pair_file(task: Task, data: Location | None, output: Location) -> int:
     number of lines.
 
     Input and target are the same as in fine-tuning with `encoding.text_to_text`; the target is the first
-    accepted answer. Raises UserError for a kind of task without pairs, if the gold is hidden, or if the files
-    of the split are missing or invalid.
+    accepted answer. Raises UserError if the gold is hidden or the kind of task has no pairs.
     """
     if task.kind not in KINDS:
         raise UserError(f"{task.name}: a task of kind {task.kind} has no pairs; allowed: {', '.join(KINDS)}")

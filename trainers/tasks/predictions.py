@@ -37,12 +37,11 @@ _KEY = b"gristmill.predictions"
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions for n examples and, if known, their gold. `model` names the model that made them.
+    """The predictions for n examples and, if known, their gold.
 
-    `outcomes` holds gold and predictions in the form that metrics read, before `threshold` is applied.
-    `scores` is float32 and flat; example i has the scores from `score_offsets[i]` up to, but not including,
-    `score_offsets[i + 1]`. With `threshold`, `decided` empties the predicted text of an example if its
-    no-answer score exceeds the score of its answer by more than `threshold`.
+    `outcomes` holds both before `threshold` is applied. `scores` is float32 and flat; example i has
+    `scores[score_offsets[i] : score_offsets[i + 1]]`. With `threshold`, `decided` empties the predicted text
+    of an example if its no-answer score exceeds the score of its answer by more than `threshold`.
     """
 
     task: Task
@@ -67,9 +66,7 @@ class Predictions:
 
     @property
     def decided(self) -> Outcomes:
-        """The outcomes after `threshold` is applied: the predicted text is empty if the threshold decides
-        that the question has no answer.
-        """
+        """The outcomes after `threshold` is applied."""
         if self.threshold is None:
             return self.outcomes
         assert self.outcomes.texts is not None
@@ -89,10 +86,7 @@ def predictions_of(
     `examples`.
 
     `predicted` holds label indices, candidate indices, numbers, the tag indices of all words, or texts,
-    depending on the kind of task; it may be None for span and generate. `scores` holds an array per example:
-    one number per label or candidate, or for span the score of the answer and the score of "no answer".
-    `nats` and `tokens` are the loss of each gold text and its number of tokens.
-
+    depending on the kind of task; it may be None for span and generate. `scores` holds an array per example.
     Raises UserError if a predicted number is not finite.
     """
     task, kind = examples.task, examples.task.kind
@@ -139,8 +133,7 @@ def score_predictions(
     predictions: Predictions, metrics: Sequence[str] | None = None, repetitions: int = REPETITIONS, seed: int = 0
 ) -> dict[str, Score]:
     """Return metrics of predictions by name, each with its interval. The default is the task's metrics.
-
-    Raises UserError if the gold is hidden, or if a metric does not exist or does not apply to the task.
+    Raises UserError if the gold is hidden, or if a metric does not apply to the task.
     """
     if not predictions.labelled:
         raise UserError(
@@ -166,8 +159,6 @@ def tune_threshold(predictions: Predictions) -> Predictions:
     """Return the predictions with a no-answer threshold tuned on them. They must have gold and `scores`, and
     be those of a `span` task with `no_answer`. The threshold maximises exact match if the task lists this
     metric first, otherwise token F1.
-
-    Tune it on the development split, then set it on the test split's predictions with `dataclasses.replace`.
     """
     outcomes = predictions.outcomes
     assert outcomes.references is not None
@@ -183,10 +174,8 @@ def compare_predictions(
     a: Predictions, b: Predictions, metric: str | None = None, repetitions: int = REPETITIONS, seed: int = 0
 ) -> Difference:
     """Return the difference in a metric, `b` minus `a`, between two runs on the same examples. The default is
-    the task's first metric.
-
-    Raises UserError if the runs did not predict the same examples in the same order, if the gold is hidden,
-    or if the metric does not exist or does not apply to the task.
+    the task's first metric. Raises UserError if the runs did not predict the same examples in the same order,
+    or if the gold is hidden.
     """
     if (a.task.name, a.split, a.ids) != (b.task.name, b.split, b.ids):
         first, second = (f"{p.task.name} {p.split} ({len(p):,})" for p in (a, b))
@@ -221,7 +210,7 @@ def write_predictions(predictions: Predictions, path: Location) -> None:
 
 def write_rows(predictions: Predictions, path: Location) -> None:
     """Write predictions, after the threshold is applied, as JSON lines: {id, prediction} and, if there are
-    scores, `score`. The write is atomic: the file is complete or absent.
+    scores, `score`. The write is atomic.
     """
     decided = replace(predictions, outcomes=predictions.decided)
     columns = {name: column for name, column in _columns(decided).items() if name in ("id", "prediction", "score")}
@@ -257,7 +246,7 @@ def _texts(texts: list | None, predictions: Predictions, kind: pa.DataType) -> p
 
 def _values(values: np.ndarray | None, outcomes: Outcomes, kind: str) -> pa.Array:
     """Return gold or predictions as an Arrow array, with names instead of indices for labels and tags. NaN
-    becomes null, and so does -100.
+    and -100 become null.
     """
     assert values is not None
     if kind in ("regress", "choose"):

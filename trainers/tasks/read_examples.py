@@ -30,10 +30,7 @@ _Fields = dict[str, Any]
 
 def read_examples(task: Task, split: str, data: Location | None) -> Examples:
     """Read and validate the examples of a split. Relative file names are looked up in `data`, then in the
-    folder of the task file.
-
-    Raises UserError for missing files and invalid rows. For an invalid row, the message names the file and
-    the row.
+    folder of the task file. Raises UserError for missing files and invalid rows.
     """
     files = find_split(task, split, data)
     layout, labelled = files.layout, split not in files.layout.unlabelled

@@ -24,9 +24,8 @@ _SPACES = re.compile(r"\s+")
 
 @dataclass(frozen=True)
 class Relation:
-    """A relation. `places` are the indices of its facts in the examples. `objects` are the distinct objects
-    of these facts, sorted. Each of its `statements` is a pair: the text before the object, which contains
-    `[X]`, and the text after it.
+    """A relation. `places` are the indices of its facts in the examples. Each of its `statements` is a pair:
+    the text before the object, which contains `[X]`, and the text after it.
     """
 
     name: str
@@ -46,13 +45,11 @@ class FactSet:
 
 
 def read_facts(task: Task, split: str, data: Location | None) -> FactSet:
-    """Read the facts of a split and the statements of its relations. In a statement, the object must come
-    after the subject, because models that read from left to right must know the subject before they predict
-    the object. Other statements are left out and counted. Relations with a single object or without usable
-    statements are also left out.
+    """Read the facts of a split and the statements of its relations. Statements in which the object comes
+    before the subject are left out, because models that read from left to right must know the subject first.
+    So are relations with a single object or without usable statements.
 
-    Raises UserError for missing files, for a relation without a line in `relations.jsonl`, for a statement
-    without exactly one `[X]` and one `[Y]`, and if no relation is left.
+    Raises UserError for missing files and invalid statements, and if no relation is left.
     """
     examples = read_examples(task, split, data)
     assert examples.subtasks is not None
@@ -99,8 +96,8 @@ def _statements(folder: Location) -> RowSet:
 
 
 def _parse(text: object, where: str) -> tuple[str, str]:
-    """Return the text of a statement before its object and the text after it, without final spaces and full
-    stops. If the text after the object has no words, it becomes empty.
+    """Return the text of a statement before its object and the text after it, which is empty if it has no
+    words.
     """
     if not isinstance(text, str) or text.count(_SUBJECT) != 1 or text.count(_OBJECT) != 1:
         raise UserError(f"{where}: got {text!r}, expected a statement with one [X] and one [Y]; correct it")

@@ -12,9 +12,8 @@ from trainers.tasks.task_files import SplitFiles, decode, read_content
 
 def read_rows(files: SplitFiles) -> tuple[list[RowSet], tuple[FileRecord, ...]]:
     """Return the rows that fit the layout's `where`, one RowSet per file that has such rows, and the files'
-    records. Parallel files form a single RowSet, and so do documents. Generated rows have no files.
-
-    Raises UserError for a file that cannot be read, and if no row is left.
+    records. Parallel files form a single RowSet, and so do documents. Raises UserError for a file that cannot
+    be read, and if no row is left.
     """
     layout = files.layout
     contents = [read_content(path) for path in files.paths]
@@ -50,9 +49,7 @@ def _where(rows: RowSet, column: str, allowed: tuple[str, ...]) -> RowSet:
 
 
 def label_text(value: object) -> str:
-    """Return a label as text in the form used in `labels`: `true` and `false` for booleans, `1` for 1.0, and
-    texts without leading and trailing white space.
-    """
+    """Return a label as text in the form used in `labels`, such as `true` for True and `1` for 1.0."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():

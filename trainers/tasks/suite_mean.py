@@ -9,8 +9,7 @@ from trainers.tasks.load_task import Suite, load_task
 @dataclass(frozen=True)
 class SuiteScore:
     """The score of a suite: the mean over the columns that were scored, or None if there are none. `columns`
-    maps each column of the suite to its score, or to None if it was not scored. A column of the split dev is
-    named `task`, any other column `task/split`.
+    maps each column of the suite to its score, or to None if it was not scored.
     """
 
     suite: str
@@ -30,10 +29,9 @@ class SuiteScore:
 
 
 def suite_score(suite: Suite, values: Mapping[tuple[str, str], Mapping[str, float]]) -> SuiteScore:
-    """Return the score of a fine-tuning suite. `values` holds, for each (task, split) that was scored, all of
-    the task's metrics by name.
-
-    A column's score is the mean of its task's metrics, as in GLUE and SuperGLUE (Wang et al., 2019).
+    """Return the score of a fine-tuning suite. `values` holds the metrics of each (task, split) that was
+    scored, by name. A column's score is the mean of its task's metrics, as in GLUE and SuperGLUE (Wang et
+    al., 2019).
     """
     columns: dict[str, float | None] = {}
     for column in suite.columns:

@@ -24,8 +24,8 @@ VARIABLE = "GRISTMILL_TASKS"
 
 @dataclass(frozen=True)
 class SplitFiles:
-    """The files of one split, all in the same layout. For parallel files, `columns` names the column that
-    each file holds; for `generated` rows, it names the generators.
+    """The files of one split. For parallel files, `columns` names the column that each file holds; for
+    `generated` rows, it names the generators.
     """
 
     layout: Layout
@@ -43,10 +43,8 @@ def data_directory(name: str | None = None) -> Location | None:
 
 
 def find_split(task: Task, split: str, data: Location | None) -> SplitFiles:
-    """Return the files of a split, from the first layout and file name whose files exist.
-
-    Raises UserError if the task has no such split, or if no file exists; the message then lists the names
-    that were tried.
+    """Return the files of a split, from the first layout and file name whose files exist. Raises UserError if
+    the task has no such split, or if no file exists.
     """
     if split not in task.splits:
         raise UserError(f"{task.name}: no split {split!r}, allowed {', '.join(task.splits)}")
@@ -134,8 +132,8 @@ def _match(root: Location, pattern: str) -> tuple[Location, ...]:
 
 
 def read_content(path: Location) -> tuple[bytes, FileRecord]:
-    """Read a file. Returns its bytes, decompressed if they are gzip, and the record of the file as stored.
-    Raises UserError for a directory and for damaged gzip data.
+    """Return the bytes of a file, decompressed if they are gzip, and the record of the file as stored. Raises
+    UserError for a directory and for damaged gzip data.
     """
     try:
         data = path.read_bytes()
@@ -151,8 +149,8 @@ def read_content(path: Location) -> tuple[bytes, FileRecord]:
 
 
 def decode(data: bytes, encoding: str, path: Location) -> str:
-    """Decode the text of a file. In UTF-8, a byte order mark is removed. Raises UserError if the encoding is
-    unknown or the data is not valid in it.
+    """Decode the text of a file. In UTF-8, a byte order mark is removed. Raises UserError for an unknown
+    encoding and invalid data.
     """
     try:
         return data.decode("utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding)

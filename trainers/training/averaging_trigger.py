@@ -10,8 +10,7 @@ from trainers.runs.checkpoint import Averaging
 
 def is_non_monotone(losses: Sequence[float], loss: float, interval: int) -> bool:
     """Return whether the `loss` of a validation exceeds the minimum of all but the last `interval` of
-    `losses`, those of all earlier validations in order (Merity et al., 2017, algorithm 1). False if there are
-    at most `interval` of them.
+    `losses`, those of all earlier validations in order (Merity et al., 2017, algorithm 1).
     """
     return len(losses) > interval and loss > min(losses[:-interval])
 
@@ -39,8 +38,7 @@ class AveragingTrigger:
 
     def observe(self, loss: float) -> bool:
         """Take the loss of a validation, and begin averaging if it is due. Returns whether averaging begins.
-
-        Every worker must call this. A loss that is not finite counts as the highest possible loss.
+        Every worker must call this.
         """
         if self._engine.averaged is not None:
             return False

@@ -1,5 +1,4 @@
-"""Read the initial tensors of a run (`init`) from its parent, and check them against the run's model. Also
-describe in a line what a run begins with or resumes from.
+"""Read the initial tensors of a run (`init`) from its parent, and check them against the run's model.
 
 Weights are read from safetensors only, and no code from the parent's directory is executed.
 """
@@ -58,12 +57,11 @@ def read_state(
     config: Job, corpus: JobCorpus, record: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> Mapping[str, dict[str, Any]]:
     """Read the initial tensors of a run whose config has `init`. The result maps each parameter's name to its
-    `weight` and the tensors of its optimizer state, by their names.
+    `weight` and the tensors of its optimizer state, by their names. `record` describes the parent, as in
+    `run.json`.
 
-    `shapes` are those of the model's parameters. `record` describes the parent, as in `run.json`
-    (`trainers.runs.parent.describe`). Raises UserError if the parent's files have changed. Raises
-    ConfigError, which names the first field or tensor that does not fit, if the models differ or the
-    optimizer state cannot be kept.
+    Raises UserError if the parent's files have changed, and ConfigError if the models differ or the optimizer
+    state cannot be kept.
     """
     init = config.init
     assert init is not None
@@ -114,9 +112,9 @@ def _transferred(
 
 
 def initial_base(config: Job, corpus: JobCorpus, run: LocalPath) -> Mapping[str, Any]:
-    """Return the weights of a fine-tuning run's base, {parameter name: tensor}, from which its model is
-    built. Empty for other runs, and for a run without a base. Raises UserError if the base is missing or has
-    changed, and ConfigError if its model differs from the run's.
+    """Return the weights of a fine-tuning run's base, {parameter name: tensor}. Empty for other runs, and for
+    a run without a base. Raises UserError if the base is missing or has changed, and ConfigError if its model
+    differs from the run's.
     """
     parent = read_run(run).get("parent")
     if not isinstance(config, Finetuning) or parent is None:
@@ -126,7 +124,7 @@ def initial_base(config: Job, corpus: JobCorpus, run: LocalPath) -> Mapping[str,
 
 def describe_new(forward: Any, config: Job, base: Mapping[str, Any]) -> str:
     """Return a line on the trained parameters of a fine-tuning run that are not initialised from its base.
-    Empty if there are none, if the run has no base, or if it is not a fine-tuning run.
+    Empty if there are none, or no base.
     """
     if not isinstance(config, Finetuning) or not base:
         return ""
@@ -148,8 +146,8 @@ def describe_new(forward: Any, config: Job, base: Mapping[str, Any]) -> str:
 
 
 def describe_resume(resumed: Checkpoint, now: ParallelLayout, drops: bool) -> str:
-    """Return a line that says where a run continues. The line has a warning if the run has dropout (`drops`)
-    and its number of workers or its micro-batch has changed.
+    """Return a line that says where a run continues, with a warning if the run has dropout (`drops`) and its
+    number of workers or its micro-batch has changed.
     """
     message, before = f"from step {resumed.step}, {resumed.tokens:,} tokens", resumed.split
     if before != now and drops:

@@ -14,8 +14,8 @@ from trainers.runs.progress import Progress
 
 
 class CostMeter:
-    """Measures the operations and energy of a run. Only the first worker measures energy. With RAPL, it
-    measures the energy of its machine; with NVML, the energy of its GPU times the number of workers.
+    """Measures the operations and energy of a run. Only the first worker measures energy: with RAPL, that of
+    its machine; with NVML, that of its GPU times the number of workers.
     """
 
     def __init__(self, run: LocalPath, progress: Progress, rank: int, world: int) -> None:
@@ -29,7 +29,7 @@ class CostMeter:
 
     def fields(self, flops: np.ndarray) -> dict[str, Any]:
         """Return the fields of a step event: the operations by term, from `flops` [terms], and the joules
-        since the last call. The joules are None if energy is not measured.
+        since the last call, or None if energy is not measured.
         """
         return {"flops": dict(zip(TERMS, flops.tolist(), strict=True)), "joules": self._joules()}
 

@@ -18,7 +18,6 @@ class Judge:
     """Compares the validations of a run by the first metric of its task, or by the loss if the model answers
     in text.
 
-    Only the first worker has the scores, so it decides for all workers. `best` is recorded in checkpoints.
     `improved` says whether the last validation was the best so far, and `ended` whether `validation.patience`
     validations in a row brought no improvement.
     """
@@ -47,8 +46,8 @@ class Judge:
         return totals, {name: score.value for name, score in scores.items()}
 
     def compare(self, step: int, fields: Mapping[str, Any]) -> None:
-        """Compare the validation after `step` steps with the best so far. `fields` holds the fields of its
-        event and its metrics by name. Every worker must call this, but only the first worker's fields count.
+        """Compare the validation after `step` steps with the best so far. Every worker must call this, but
+        only the first worker's `fields` count.
         """
         if self._engine.rank == 0:
             value = -fields["loss"] if self.metric == "loss" else fields[self.metric]

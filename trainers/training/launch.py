@@ -1,9 +1,7 @@
 """Launch training in this process, under torchrun, or on workers of Ray Train.
 
-The run directory has the same files under all three. On a cluster it must be on shared storage. If a run on
-Ray loses workers, with or without their nodes, it continues from its last checkpoint with as many workers as
-still fit on the cluster; any other error ends it. torchrun ends all workers when one is lost or fails, and
-restarts them up to `--max-restarts` times.
+On a cluster, the run directory must be on shared storage. If a run on Ray loses workers, it continues from
+its last checkpoint with as many workers as still fit on the cluster; any other error ends it.
 """
 
 import os
@@ -139,9 +137,7 @@ def _launch_on_ray(config: Job, run: LocalPath, workers: int) -> None:
 
 
 def _can_use_gpus() -> bool:
-    """Return whether torch is built for GPUs. Loading torch takes longer than everything else in this
-    process, so call this only if necessary.
-    """
+    """Return whether torch is built for GPUs. Loading torch is slow, so call this only if necessary."""
     import torch
 
     return bool(torch.version.cuda or torch.version.hip)
@@ -174,9 +170,8 @@ def _train_on_what_is_left(config: Job, run: LocalPath, workers: int, kind: str)
 
 
 def _fit(config: Job, run: LocalPath, workers: int, kind: str, each: int) -> str | None:
-    """Train on `workers` workers. Each has one GPU if `kind` is `GPU`, otherwise `each` CPUs.
-
-    Returns None when training has ended, or a line that says what was lost (`_loss`).
+    """Train on `workers` workers. Each has one GPU if `kind` is `GPU`, otherwise `each` CPUs. Returns None
+    when training has ended, or a line that says what was lost.
     """
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
@@ -206,10 +201,8 @@ def _fit(config: Job, run: LocalPath, workers: int, kind: str, each: int) -> str
 
 
 def _release() -> None:
-    """Release the resources that a lost controller had reserved for its workers.
-
-    Ray Train's own cleanup needs Ray's dashboard, and Ray itself releases the resources only when this job
-    ends.
+    """Release the resources that a lost controller had reserved for its workers. Ray releases them only when
+    this job ends, and Ray Train only with Ray's dashboard.
     """
     import ray
     from ray._raylet import PlacementGroupID
@@ -228,8 +221,8 @@ def _work(arguments: dict[str, Any]) -> None:
 
 def _loss(error: Exception) -> str:
     """Return a line that says how training on Ray was interrupted: workers or their controller were lost, or
-    workers could not be started. Any other error would recur after a restart and is raised again; if a worker
-    raised a UserError, that error is raised instead of Ray's.
+    workers could not be started. Any other error is raised again; if a worker raised a UserError, that error
+    is raised instead of Ray's.
     """
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
     from ray.train import ControllerError, PreemptionError
@@ -260,9 +253,7 @@ def _loss(error: Exception) -> str:
 
 def _nodes(kind: str, answering: bool = False) -> list[int]:
     """Return the number of CPUs or GPUs of each node that Ray lists as alive. With `answering`, only nodes
-    that run a task within a minute count.
-
-    Ray notices the loss of a node late, and until then would wait for free resources on it.
+    that run a task within a minute count, because Ray notices the loss of a node late.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -288,16 +279,13 @@ def _succeeded(ray: Any, task: Any) -> bool:
 
 
 def _each(nodes: Sequence[int], workers: int) -> int:
-    """Return the largest number of CPUs or GPUs per worker, at least 1, with which all workers fit on the
-    nodes. `nodes` holds the number of CPUs or GPUs of each node.
+    """Return the largest number of CPUs or GPUs per worker with which all workers fit on the nodes. `nodes`
+    holds the number of CPUs or GPUs of each node.
     """
     return next(count for count in range(max(nodes), 0, -1) if sum(node // count for node in nodes) >= workers)
 
 
 def _step_of_checkpoint(run: LocalPath) -> int:
-    """Return the step of the newest intact checkpoint, 0 if the run has no checkpoint. Corrupt checkpoints
-    are not reported here, because the workers report them.
-    """
     latest = checkpoint.newest(run, lambda message: None)
     return latest.step if latest else 0
 

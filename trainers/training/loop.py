@@ -60,10 +60,9 @@ def train(
     """Train from the newest checkpoint of `run`, or from the start, until the run ends. Then export the model
     and write the report.
 
-    Called on every worker with the resolved configuration. `show` prints lines on the first worker. If any
-    worker receives SIGTERM, the run ends early, after a checkpoint and without an export. After every step,
-    the first worker checks whether an attempt other than `attempt` has begun
-    (`trainers.runs.run.begin_attempt`), and raises SupersededError if so.
+    Called on every worker with the resolved configuration. If any worker receives SIGTERM, the run ends
+    early, after a checkpoint and without an export. The first worker raises SupersededError once an attempt
+    other than `attempt` has begun (`trainers.runs.run.begin_attempt`).
     """
     began = time.perf_counter()
     check_compiler(config)
@@ -96,8 +95,8 @@ class Training:
         threads: int,
         stop: Event,
     ) -> None:
-        """Open the data, build the model, and restore the newest checkpoint. If there is none, begin with the
-        weights of the run's parent, if it has one. Once `stop` is set, the run ends after its current step.
+        """Open the data, build the model, and restore the newest checkpoint, if there is one. Once `stop` is
+        set, the run ends after its current step.
         """
         self.config, self.corpus, self.path, self.progress = config, corpus, run, progress
         self.attempt = attempt
@@ -160,8 +159,8 @@ class Training:
 
     def run(self, began: float) -> None:
         """Train until the end of the budget, until too many validations in a row bring no improvement, or
-        until the run is asked to stop. In the first two cases, export the model; in fine-tuning, score it
-        first. `began` is the value of `time.perf_counter()` when `train` was called.
+        until the run is asked to stop. In the first two cases, export the model. `began` is the value of
+        `time.perf_counter()` when `train` was called.
         """
         interval = self._interval()
         with closing(self.evaluator), closing(self._trained(began)) as trained:

@@ -4,9 +4,8 @@
     save a due checkpoint  ->  is a process running?  no  ->  start one for the newest due checkpoint
     a result is on disk    ->  write it to the log
 
-Only the files say which checkpoints have been evaluated. If either process is killed, no finished result is
-lost: a resumed run logs the results that it finds, and continues with the newest due checkpoint if that has no
-result. Training imports nothing from `trainers.evaluation`.
+Only the files say which checkpoints have been evaluated, so no finished result is lost if either process is
+killed.
 """
 
 import os
@@ -41,8 +40,8 @@ _OF_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER
 
 
 class PeriodicEvaluator:
-    """Evaluates the checkpoints of a run. Every worker has an evaluator, which tells it which steps are due.
-    Only the evaluator of the first worker (`writes`) starts processes.
+    """Evaluates the checkpoints of a run. Every worker has an evaluator, but only that of the first worker
+    (`writes`) starts processes.
     """
 
     def __init__(self, config: Job, run: LocalPath, progress: Progress, writes: bool) -> None:
@@ -61,8 +60,8 @@ class PeriodicEvaluator:
         return every > 0 and (step % every == 0 or step == self._last)
 
     def advance(self, saved: int | None = None) -> None:
-        """Unless an evaluation is running, log new results and start the next evaluation. Called after every
-        step. `saved` is the number of steps done if a checkpoint has just been saved, otherwise None.
+        """Unless an evaluation is running, log new results and start the next evaluation. `saved` is the
+        number of steps done if a checkpoint has just been saved.
         """
         if not self._writes:
             return
@@ -74,7 +73,7 @@ class PeriodicEvaluator:
 
     def finish(self, is_asked_to_stop: Callable[[], bool]) -> bool:
         """Wait until the newest due checkpoint is evaluated. Whenever an evaluation fails, the next older due
-        checkpoint is tried instead. Returns False if the run is asked to stop first, otherwise True.
+        checkpoint is tried instead. Returns False if the run is asked to stop first.
         """
         self.advance()
         while self._writes and self._process is not None:

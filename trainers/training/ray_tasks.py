@@ -21,8 +21,8 @@ _SIOCGIFADDR = 0x8915  # the ioctl number on Linux
 
 @dataclass(frozen=True)
 class FinishedTask:
-    """A task that has ended: its reference and its `value`. If its process or node was lost, there is no
-    value, and `lost` says what happened.
+    """A task that has ended. If its process or node was lost, there is no value, and `lost` says what
+    happened.
     """
 
     reference: Any
@@ -76,8 +76,8 @@ class RayTasks:
 
 @contextmanager
 def ray_tasks(work: Callable[..., Any], cpus: float, gpus: float) -> Iterator[RayTasks]:
-    """Run the block with a Ray cluster. If this process has not joined a cluster, join or start one
-    (`start_ray`), and leave it afterwards. Raises UserError if no node has enough CPUs and GPUs for a task.
+    """Run the block with a Ray cluster, which is joined or started if necessary (`start_ray`). Raises
+    UserError if no node has enough CPUs and GPUs for a task.
     """
     import ray
 
@@ -99,8 +99,8 @@ def ray_tasks(work: Callable[..., Any], cpus: float, gpus: float) -> Iterator[Ra
 
 
 def start_ray() -> None:
-    """Join the cluster that RAY_ADDRESS names or, if it is not set, start one on this machine without a
-    dashboard or usage reports. Raises UserError if Ray can do neither.
+    """Join the cluster that RAY_ADDRESS names or, if it is not set, start one on this machine. Raises
+    UserError if this fails.
     """
     import ray
 
@@ -131,11 +131,8 @@ def start_ray() -> None:
 
 def lean_trainer() -> Any:
     """Return a subclass of Ray Train's DataParallelTrainer without three helpers that training does not need.
-    Each is a process that loads Ray Train before workers start.
-
-    The helpers serve Ray Data, clean up after a lost controller (`launch` does this itself), and ask the
-    autoscaler for nodes. They are switched off by the names of Ray's callbacks and methods; in a version of
-    Ray with other names, they start as usual. If Ray has no FixedScalingPolicy, training on Ray fails.
+    Each is a process that loads Ray Train before workers start. In a version of Ray with other names of
+    callbacks and methods, they start as usual.
     """
     from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
@@ -161,11 +158,9 @@ def lean_trainer() -> Any:
 
 
 def rank_variables() -> Any:
-    """Return a configuration of Ray Train that sets torchrun's environment variables in each worker. Workers
-    then join their process group as under torchrun.
+    """Return a configuration of Ray Train that sets torchrun's environment variables in each worker.
 
-    Ray's own TorchConfig would load torch in Ray Train's controller and in the driver each time that workers
-    start.
+    Ray's own TorchConfig would load torch in Ray Train's controller and in the driver.
     """
     from ray.train.backend import Backend, BackendConfig
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def stop_signal() -> Iterator[threading.Event]:
-    """Make SIGTERM set the yielded event while the block runs. Afterwards the previous handler is restored.
-    Outside the main thread no handler can be installed, and nothing sets the event.
+    """Make SIGTERM set the yielded event while the block runs. Outside the main thread, nothing sets the
+    event.
     """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -20,8 +20,7 @@ def transfer_vocabulary(
     weights: Mapping[str, Any], model: Model, specials: dict[str, int], theirs: Definition, ours: Definition
 ) -> dict[str, Any]:
     """Return the parent's `weights`, {parameter name: tensor}, for the resolved `model`. The tables with a
-    row per token are rewritten from the parent's vocabulary `theirs` to the vocabulary `ours`. All other
-    tensors are unchanged.
+    row per token are rewritten from the parent's vocabulary `theirs` to the vocabulary `ours`.
     """
     rows = parent_rows(theirs, ours)
     assert model.vocab_size is not None
@@ -33,9 +32,7 @@ def transfer_vocabulary(
 
 
 def vocabulary_tables(model: Model, specials: dict[str, int]) -> frozenset[str]:
-    """Return the names of the parameters that have a row for each token: the ones whose shape depends on the
-    size of the vocabulary.
-    """
+    """Return the names of the parameters that have a row for each token."""
     import torch
 
     from trainers.models import build_model
@@ -52,8 +49,7 @@ def vocabulary_tables(model: Model, specials: dict[str, int]) -> frozenset[str]:
 def parent_rows(theirs: Definition, ours: Definition) -> list[list[int]]:
     """Return, for each id of the vocabulary `ours`, the ids of `theirs` whose rows are averaged for its
     initial row. The list is empty for an unused id, and for a special token without a counterpart in
-    `theirs`. Special tokens correspond if they have the same role or, without a role, the same name. Both
-    vocabularies are byte-level (`Definition.keeps_bytes`).
+    `theirs`. Both vocabularies must be byte-level (`Definition.keeps_bytes`).
     """
     special = set(theirs.specials.values())
     known = {theirs.token_bytes(number): number for number in theirs.tokens if number not in special}
@@ -82,7 +78,7 @@ def _divide(content: bytes, pieces: Any, known: Mapping[bytes, int]) -> list[int
 
 def _rewrite(table: Any, rows: Sequence[Sequence[int]], used: int, size: int) -> Any:
     """Return a table of `size` rows. Row i is the mean of the rows `rows[i]` of `table`; if that list is
-    empty or missing, it is the mean of the first `used` rows of `table`, which belong to tokens.
+    empty or missing, it is the mean of the first `used` rows of `table`.
     """
     import torch
 

@@ -13,9 +13,7 @@ from trainers.training.judge import Judge
 
 
 class Validator:
-    """Measures a run on its held-out data, with the engine of the run. Every worker has a validator, which
-    measures the worker's share.
-    """
+    """Measures a run on its held-out data. Every worker has a validator, which measures the worker's share."""
 
     def __init__(self, config: Job, corpus: JobCorpus, engine: Engine, micro_batch: int, judge: Judge | None) -> None:
         reader = reader_of(config)

@@ -1,9 +1,8 @@
 """Contamination: which items of evaluation sets a corpus was searched for, and which of them occur in its
 text.
 
-A step of the stage `decontaminate` publishes the file `items.arrow`, which holds all texts that it searched
-for. It also publishes the column `contamination`, with the step's prefix before the name, which holds their
-occurrences in each document. `read_contamination` reads both for the evaluation of models.
+A step of the stage `decontaminate` publishes the texts that it searched for in the file `items.arrow`, and
+their occurrences in each document in the column `contamination`, with the step's prefix before the name.
 """
 
 import math
@@ -40,10 +39,9 @@ class Contamination:
     """How much of each evaluation item occurs in a corpus, by the item's name `SET#ITEM`. Both fields have
     every item that was searched for.
 
-    An item has one or more texts, such as its prompt and its answer. Only kept training documents count.
-    `shares` has the largest share of a text's words that occurs in a single document; 0 if nothing of the
-    item occurs. `documents` has the number of documents that contain part of a text. If an item has several
-    texts, the highest value counts.
+    `shares` has the largest share of a text's words that occurs in a single document. `documents` has the
+    number of documents that contain part of a text. If an item has several texts, such as its prompt and its
+    answer, the highest value counts. Only kept training documents count.
     """
 
     shares: dict[str, float]
@@ -57,8 +55,8 @@ def read_contamination(
 
     Dropped documents do not count, nor do documents that their source itself assigns to validation or test
     (`given_split`); documents that `shards` will hold out by hash do count. Occurrences that the step cuts
-    out of the text (its `redact_at`) and sources for which `is_read` is false do not count either. Raises
-    UserError and CorruptFileError as `open_corpus` does.
+    out of the text (its `redact_at`) do not count either. Raises UserError and CorruptFileError as
+    `open_corpus` does.
     """
     corpus = open_corpus(directory)
     steps = [step for step in corpus.steps if step.stage == STAGE]
@@ -87,7 +85,7 @@ def evidence_column(step: PublishedStep) -> str:
 
 def _found(part: Part, steps: Sequence[PublishedStep], best: dict[str, float]) -> dict[str, set[int]]:
     """Return the rows of the kept training documents in which each text occurs, by the text's key. Also
-    update `best`, the highest score of each text in any document so far.
+    update `best`, the highest score of each text so far.
     """
     holders: dict[str, set[int]] = {}
     searched = {annotation.step for annotation in part.annotations}
@@ -117,9 +115,6 @@ def _key(item: str, field: str) -> str:
 
 
 def _redacts_at(step: PublishedStep) -> float:
-    """Return the minimum score of the occurrences that a step cuts out of the text, rounded to float32 as the
-    scores are; infinity if it cuts none.
-    """
     value = step.manifest.facts.get("redact_at")
     return math.inf if value is None else float(np.float32(value))
 

@@ -23,9 +23,7 @@ _DIGITS = 12  # as in the directories of steps
 
 
 def unit_names(corpus: Corpus) -> dict[tuple[str, int], str]:
-    """Return the names of the search indexes of all parts, by (source, part index). Indexes that have not
-    been written yet are included.
-    """
+    """Return the names of the search indexes of all parts, written or not, by (source, part index)."""
     return {
         (source, record.index): _unit_name(corpus, source, record)
         for source in corpus.manifest.sources
@@ -34,9 +32,6 @@ def unit_names(corpus: Corpus) -> dict[tuple[str, int], str]:
 
 
 def _unit_name(corpus: Corpus, source: str, record: PartRecord) -> str:
-    """Return the name of a part's index. Its fingerprint covers the pii steps, because their redactions are
-    applied to the indexed text.
-    """
     edits = []
     for step in corpus.steps:
         file = step.manifest.part_files.get((source, record.index))
@@ -47,9 +42,7 @@ def _unit_name(corpus: Corpus, source: str, record: PartRecord) -> str:
 
 
 def current_units(directory: LocalPath) -> set[str]:
-    """Return the names of the indexes of all parts of the corpus in a directory and of its variants. A
-    corrupt corpus or variant is skipped.
-    """
+    """Return the names of the indexes of all parts of a corpus and of its variants, except corrupt ones."""
     names: set[str] = set()
     for manifest in (directory / "manifest.json", *variants_in(directory)):
         if manifest.exists():

@@ -111,8 +111,7 @@ class CorpusComparison:
 
 def compare_corpora(old: Location, new: Location, ngrams: int = 0) -> CorpusComparison:
     """Compare two published corpora. `ngrams` is the number of words in the longest n-grams to compare, at
-    most 5; with 0, n-grams are not compared. Raises UserError if the corpora have no source in common, or if
-    `ngrams` is out of range.
+    most 5; with 0, n-grams are not compared. Raises UserError if the corpora have no source in common.
     """
     if not 0 <= ngrams <= MOST_WORDS:
         raise UserError(f"--ngrams: got {ngrams}, expected 0 to {MOST_WORDS} words")
@@ -173,8 +172,8 @@ def _kept(verdicts: pa.Table, side: str) -> np.ndarray:
 
 
 def _reasons(verdicts: pa.Table, side: str) -> pa.Array:
-    """Return, for each document, the reason why the corpus `side` (`old` or `new`) does not keep it, string
-    [n]; null if the corpus keeps it.
+    """Return the reason why the corpus `side` (`old` or `new`) does not keep each document, or null if it
+    does, string [n].
     """
     drop = pc.if_else(pc.is_valid(verdicts[f"read_{side}"]), verdicts[f"drop_{side}"], ABSENT)
     return drop.combine_chunks() if isinstance(drop, pa.ChunkedArray) else drop
@@ -197,8 +196,8 @@ def _tokens(old: Corpus, new: Corpus, source: str) -> dict[str, tuple[int | None
 
 
 def _differ(old: Corpus, new: Corpus, source: str, count: int) -> np.ndarray:
-    """Return, for each document that both corpora keep, whether its text differs between them: bool [count],
-    in the order of the ids.
+    """Return whether the texts of each document that both corpora keep differ: bool [count], in the order of
+    the ids.
     """
     if not count or _shaping(old, source) == _shaping(new, source):
         return np.zeros(count, bool)

@@ -1,5 +1,5 @@
-"""Compare the distributions of columns among the documents that each of two corpora keeps. They are computed
-from the histograms that a build publishes, without reading any part.
+"""Compare the distributions of columns among the documents that each of two corpora keeps, from the
+histograms that a build publishes.
 """
 
 from collections.abc import Mapping
@@ -45,8 +45,8 @@ class DistributionChange:
 
 
 def compare_distributions(old: Corpus, new: Corpus) -> list[DistributionChange]:
-    """Compare every column of every source for which both corpora have a histogram with kept documents, and
-    return the changes, the largest distance first.
+    """Compare every column of every source for which both corpora have a histogram with kept documents, the
+    largest distance first.
     """
     before, after = _histograms(old), _histograms(new)
     changes = [

@@ -31,8 +31,8 @@ _LEAST_SCORE = 1.96  # standard deviations: a difference of fewer may be chance,
 
 @dataclass(frozen=True)
 class NgramChange:
-    """An n-gram in lower case, with its counts in the two samples. `score` is its log-odds ratio in standard
-    deviations, which is positive if the n-gram is over-represented in the new corpus.
+    """An n-gram in lower case, with its counts in the two samples. `score` is positive if the n-gram is
+    over-represented in the new corpus.
     """
 
     text: str
@@ -65,8 +65,8 @@ class NgramComparison:
 @dataclass(frozen=True)
 class _Block:
     """A block of sampled documents and their words. `data` is the text in UTF-8. Word k is
-    data[starts[k]:ends[k]] and has the hash hashes[k]. `borders` has the index of the first word of each
-    document except the first document.
+    data[starts[k]:ends[k]]. `borders` has the index of the first word of each document except the first
+    document.
     """
 
     data: np.ndarray
@@ -77,8 +77,8 @@ class _Block:
     documents: int
 
     def keys(self, words: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return, for each n-gram of `words` words, its key (a hash of its words) and the index of its first
-        word. N-grams that extend over two documents are left out.
+        """Return, for each n-gram of `words` words within a document, its key (a hash of its words) and the
+        index of its first word.
         """
         from pipelines.kernels.signals.ngrams import ngram_keys
 
@@ -97,8 +97,7 @@ class _Block:
 
 def compare_ngrams(old: Corpus, new: Corpus, most_words: int) -> NgramComparison:
     """Return the n-grams of 1 to `most_words` words whose frequencies differ most between two corpora. They
-    are counted in a sample of the kept documents of each corpus, after redaction of the personal data that
-    its pii steps find.
+    are counted in a sample of the kept documents of each corpus, after redaction of personal data.
     """
     larger = max(sum(map(_kept_bytes, corpus.parts())) for corpus in (old, new))
     share = min(1.0, SAMPLE_BYTES / max(larger, 1))

@@ -44,9 +44,6 @@ def _kind(comparison: CorpusComparison, kind: Kind, title: str, samples: int) ->
 
 
 def _chart(change: DistributionChange) -> Markup:
-    """Draw the distributions of one column in both corpora on a common axis. As in the report, the height of
-    a bar grows with the square root of its share.
-    """
     sides = {"old": change.old, "new": change.new}
     axis = axis_for(sides.values(), [])
     rows = []

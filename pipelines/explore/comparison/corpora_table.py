@@ -16,8 +16,8 @@ _DISTRIBUTIONS, _NGRAMS = 10, 5  # printed: distributions, and n-grams of each l
 
 
 def show_corpora(comparison: CorpusComparison, samples: int) -> None:
-    """Print how many documents each source kept before and keeps now, why documents differ, and up to
-    `samples` ids for each source and reason. Then print the distributions and n-grams that differ most.
+    """Print a comparison of two corpora, with up to `samples` ids for each source and reason why documents
+    differ.
     """
     console = wide_console()
     old, new = comparison.old.manifest, comparison.new.manifest

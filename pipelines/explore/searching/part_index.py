@@ -29,8 +29,8 @@ _TEXTS, _PLACES, _MANIFEST = "texts.arrow", "places.bin", "manifest.json"
 
 @dataclass(frozen=True)
 class _Segment:
-    """Consecutive documents with less than 16 MiB of text, or a single longer document. `places` is the
-    number of their places, one per character, and `width` the number of bytes of each place.
+    """Consecutive documents with less than 16 MiB of text, or a single longer document. They have `places`
+    places, one per character, of `width` bytes each.
     """
 
     rows: int
@@ -40,9 +40,8 @@ class _Segment:
 
 @dataclass(frozen=True)
 class PartIndex:
-    """An open search index. `texts` has the text of every document. Each entry of `segments` is (first row,
-    last row + 1, places), with the places of the characters of these rows as uint8 [characters, bytes per
-    place].
+    """An open search index. Each entry of `segments` is (first row, last row + 1, places), with the places of
+    the characters of these rows as uint8 [characters, bytes per place].
     """
 
     texts: pa.LargeStringArray
@@ -83,9 +82,7 @@ class PartIndex:
 
 
 def write_part_index(directory: Location, texts: pa.Array, check: Check) -> int:
-    """Write the index of a part, given the texts of its documents as they are shown. Returns the size of its
-    data files in bytes.
-
+    """Write the index of a part with the shown `texts`, and return the size of its data files in bytes.
     `check` raises an error if nothing may be written any more. Raises ConflictError if another command
     removes the directory in the meantime.
     """

@@ -14,13 +14,12 @@ from pipelines.explore.searching.word_borders import count_words, first_words
 
 @dataclass(frozen=True)
 class Query:
-    r"""A search for a phrase or, with `regex`, for a regular expression in RE2's syntax. RE2 takes time linear
-    in the text. With `ignore_case`, upper and lower case are the same. `context` is the maximum number of
-    characters shown before and after a hit.
+    """A search for a phrase or, with `regex`, for a regular expression in RE2's syntax. `context` is the
+    maximum number of characters shown before and after a hit.
 
     With `words`, the phrase is an n-gram: a hit begins and ends at word borders, and overlapping hits all
     count. Otherwise hits do not overlap: each is found in the text that remains after the previous hit, so
-    `^`, `\A` and `\b` also match right after a hit.
+    `^` also matches right after a hit.
     """
 
     text: str

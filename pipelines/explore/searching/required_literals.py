@@ -1,8 +1,5 @@
 """Find literals such that every match of a regular expression contains at least one of them. With them, an
 index finds the documents that may match.
-
-Only the outermost level of the expression is read. If the meaning of anything in it is uncertain, there are
-no literals, and all documents are searched.
 """
 
 import re
@@ -15,8 +12,7 @@ _GROUP = re.compile(r"\((?:\?:|\?P?<\w+>)?(?!\?)")
 
 def required_literals(pattern: str) -> list[str] | None:
     """Return one literal for each alternative of an expression in RE2's syntax, such that every match
-    contains at least one of them. Case matters. Return None if an alternative has no literal or its meaning
-    is uncertain.
+    contains at least one of them. Case matters. Return None if this is not possible or not certain.
     """
     literals = []
     at = 0
@@ -31,7 +27,7 @@ def required_literals(pattern: str) -> list[str] | None:
 
 def _read_alternative(pattern: str, at: int) -> tuple[str, int] | None:
     """Return (literal, end) for the alternative that begins at the offset `at`, or None if its meaning is
-    uncertain. The literal is a text that every match contains, or empty if none is known.
+    uncertain. Every match contains the literal, which may be empty.
     """
     runs: list[str] = [""]
     while at < len(pattern) and pattern[at] != "|":

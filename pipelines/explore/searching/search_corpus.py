@@ -1,8 +1,5 @@
-"""Search the texts of a corpus for a phrase or a regular expression.
-
-The search covers what `inspect` shows: the edited text, in which personal data found by the source's pii
-steps is redacted. A part with a current index (`index_corpus`) is searched in its index; the texts of other
-parts are read.
+"""Search the texts of a corpus for a phrase or a regular expression. The search covers what `inspect` shows:
+the edited text, in which personal data found by the source's pii steps is redacted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +24,7 @@ from pipelines.stages.pii.display_redaction import pii_steps, without_personal_d
 @dataclass(frozen=True)
 class SearchHit:
     """A document with `count` hits, and the first hit with its context. `rule` is the rule that dropped the
-    document; None if it is kept.
+    document, if any.
     """
 
     document: str
@@ -64,12 +61,9 @@ class CorpusSearch:
     def search(
         self, query: Query, sources: Sequence[str] | None = None, dropped: bool = False, limit: int = 20
     ) -> SearchResult:
-        """Search the documents that the corpus keeps, in all sources or in `sources`. With `dropped`, dropped
-        documents are searched as well. The result has the totals, and up to `limit` documents with their
-        first hits.
-
-        Raises UserError for a query that cannot be run, and for an unknown source. Raises CorruptFileError
-        for a damaged index.
+        """Search the kept documents and, with `dropped`, also the dropped ones. The result lists up to
+        `limit` documents with their first hits. Raises UserError for a query that cannot be run, and
+        CorruptFileError for a damaged index.
         """
         query.check()
         documents = hits = read = 0
@@ -147,8 +141,8 @@ def search_corpus(
 def shown_texts(corpus: Corpus, part: Part, rows: pa.Array) -> pa.Array:
     """Return the edited texts of the given rows, with personal data redacted as `inspect` does.
 
-    Only these texts may be searched. If the texts before redaction were searched, even only to preselect
-    documents, a query such as `<EMAIL|jane` could reveal the value behind a placeholder.
+    Only these texts may be searched, even to preselect documents: otherwise a query such as `<EMAIL|jane`
+    could reveal the value behind a placeholder.
     """
     edited = replace(part, annotations=tuple(each for each in part.annotations if EDITS_COLUMN in each.schema))
     if pii_steps(corpus, edited):

@@ -6,9 +6,7 @@ from pipelines.explore.searching.search_corpus import SearchResult
 
 
 def show_found(found: SearchResult) -> None:
-    """Print the documents that a search returned, each with its first hit, then the totals. If parts were
-    searched without a current index, print how many.
-    """
+    """Print the documents that a search returned, each with its first hit, then the totals."""
     page = Page()
     for hit in found.first:
         page.line(

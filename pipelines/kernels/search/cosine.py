@@ -1,8 +1,7 @@
 """Cosine similarity of vectors: k-means on the sphere, and greedy elections among similar vectors.
 
-Elections compute a cosine again in double precision if single precision is too inexact to compare it with the
-threshold, so they do not depend on the linear algebra library. `nearest_centroids`, `spread_first` and
-`spherical_kmeans` do depend on it; run them inside `on_one_thread()`.
+Elections do not depend on the linear algebra library. `nearest_centroids`, `spread_first` and
+`spherical_kmeans` do; run them inside `on_one_thread()`.
 """
 
 from collections.abc import Sequence
@@ -19,8 +18,8 @@ _UNSURE = 1e-4  # above the error of a product of vectors of length 1 in single 
 
 
 def on_one_thread() -> AbstractContextManager[object]:
-    """Return a context manager that limits BLAS to one thread, so that the order of additions in a matrix
-    product does not depend on the number of threads.
+    """Return a context manager that limits BLAS to one thread, so that the results of matrix products do not
+    depend on the number of threads.
     """
     context: AbstractContextManager[object] = threadpool_limits(1, user_api="blas")
     return context
@@ -35,9 +34,7 @@ def unit_rows(vectors: np.ndarray) -> np.ndarray:
 
 
 def pair_cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the cosine of each left[i] and right[i], computed in double precision, float32 [n]; 0 if either
-    is a vector of zeros.
-    """
+    """Return the cosine of each left[i] and right[i], float32 [n]; 0 if either is a vector of zeros."""
     cosines = np.empty(len(left), np.float32)
     for start in range(0, len(left), _PAIRS):
         rows = slice(start, start + _PAIRS)
@@ -100,9 +97,7 @@ def elect_by_cosine(vectors: np.ndarray, least: float) -> np.ndarray:
 
 
 def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """Return the index of the centroid with the highest cosine to each vector, int64 [n]. Of equally near
-    centroids, the first is taken.
-    """
+    """Return the index of the centroid with the highest cosine to each vector, int64 [n]."""
     nearest = np.zeros(len(vectors), np.int64)
     directions = unit_rows(centroids)
     for start in range(0, len(vectors), _BLOCK):
@@ -121,10 +116,8 @@ def spread_first(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Reorder vectors so that the first `count` are far from one another; the rest follow in their original
     order. Fewer are moved to the front if all others have a cosine of 0.9999 or more to one of them.
 
-    This is k-means++ with 1 - cosine as the squared distance. The first vector is drawn at random. For each
-    later one, 2 + ln(count) candidates (rounded down) are drawn. The candidate is taken that most lowers the
-    sum, over all vectors, of the squared distance to the nearest chosen vector (Arthur and Vassilvitskii
-    2007, sections 2.2 and 7).
+    This is greedy k-means++ with 1 - cosine as the squared distance and 2 + ln(count) candidates per step
+    (Arthur and Vassilvitskii 2007, sections 2.2 and 7).
     """
     if not len(vectors):
         return vectors
@@ -143,9 +136,7 @@ def spread_first(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
 
 
 def _distances(units: np.ndarray, chosen: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return 1 - cosine between the chosen vectors and all vectors, which have length 1, float64 [chosen, n].
-    A value near 0 becomes 0.
-    """
+    """Return 1 - cosine between the chosen vectors and all vectors, which have length 1, float64 [chosen, n]."""
     distances = 1 - (units[chosen] @ units.T).astype(np.float64)
     distances[np.arange(len(chosen)), chosen] = 0  # of a vector of zeros, too
     return np.where(distances > _UNSURE, distances, 0)
@@ -155,9 +146,8 @@ def spherical_kmeans(sample: np.ndarray, clusters: int, rounds: int) -> np.ndarr
     """Return up to `clusters` centroids of length 1, float32 [k, width], by k-means with cosines (Dhillon and
     Modha 2001).
 
-    The first centroids are the first distinct vectors of the sample, so there are never more centroids than
-    distinct vectors. A centroid that loses all its vectors does not move. The search ends after `rounds`
-    rounds, or when no vector changes its centroid.
+    The first centroids are the first distinct vectors of the sample. A centroid that loses all its vectors
+    does not move.
     """
     centroids = unit_rows(sample[_first_distinct(sample, clusters)])
     before = np.full(len(sample), -1, np.int64)

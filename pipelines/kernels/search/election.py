@@ -1,8 +1,8 @@
 """Greedy elections among near-copies: a document stays unless it is similar to enough of the earlier
 documents that stay.
 
-The documents are given as a ragged array of uint32. For each document, the array holds either a signature,
-which is compared element by element, or a set of shingle hashes in ascending order.
+A document is given either as a signature, which is compared element by element, or as a set of shingle hashes
+in ascending order.
 """
 
 import numpy as np
@@ -89,17 +89,16 @@ def elect(
     similarity: np.ndarray,
 ) -> None:
     """Decide for each document, in order, whether it stays. Document i is values[offsets[i]:offsets[i + 1]],
-    a set of hashes if `sets`, otherwise a signature. Cluster c is the documents
-    starts[c]:starts[c + 1].
+    a set of hashes if `sets`, otherwise a signature. Cluster c is the documents starts[c]:starts[c + 1].
 
     Two documents match if their similarity is `least` or more. A document is dropped if it has at least
     `enough` matches among the earlier documents of its cluster that stay. begun[i] is the number of matches
     of document i found before this call; they count, too. A match with a document r counts as `enough`
     matches if decisive[r] is true. A document i stays in any case if always[i] is true.
 
-    winner[i] becomes STAYS if document i stays. If it is dropped, winner[i] becomes OF_THE_FIRST if begun[i]
-    is not 0, and otherwise the index of the first document that it matches. similarity[i] becomes the
-    similarity to the first document that it matches in this call, or 0.
+    winner[i] becomes STAYS if document i stays, OF_THE_FIRST if it is dropped and begun[i] is not 0, and
+    otherwise the index of the first document that it matches. similarity[i] becomes the similarity to the
+    first document that it matches in this call, or 0.
     """
     chosen = np.empty(len(begun), np.int64)
     for c in range(len(starts) - 1):

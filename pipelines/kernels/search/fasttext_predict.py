@@ -1,12 +1,9 @@
 """Predict labels with supervised fastText models, without creating a Python object per document or word.
 
-The features of a text, their order and the arithmetic are those of fastText 0.9 (`Dictionary::getLine`,
-`computeSubwords`, `addWordNgrams`; Joulin et al. 2016, "Bag of Tricks for Efficient Text Classification").
-Labels equal the library's; scores may differ in their last bits. Tests compare both.
+The features of a text, their order and the arithmetic are those of fastText 0.9 (Joulin et al. 2016, "Bag of
+Tricks for Efficient Text Classification"). Labels equal the library's; scores may differ in their last bits.
 
-A **token** is a run of bytes other than NUL, tab, line feed, vertical tab, form feed, carriage return and
-space. As in the library, tokens that begin with `__label__` are labels, not text, and a token `</s>` ends the
-text.
+As in the library, tokens that begin with `__label__` are labels, not text, and a token `</s>` ends the text.
 """
 
 import math
@@ -52,16 +49,14 @@ class Layers(NamedTuple):
 
 @kernel(inline="always")
 def _step(value: np.uint32, byte: np.uint8) -> np.uint32:
-    """Add a byte to an FNV-1a hash of 32 bits. The library reads bytes as signed, so a byte above 127 also
-    flips the upper 24 bits.
-    """
+    """Add a byte to an FNV-1a hash of 32 bits. Like the library, read the byte as signed."""
     return np.uint32((value ^ np.uint32(np.int32(np.int8(byte)))) * _PRIME)
 
 
 @kernel()
 def index_words(words: np.ndarray, bounds: np.ndarray, slots: np.ndarray) -> None:
-    """Enter the words of the dictionary into the hash table `slots`. It must be all -1, and its length must
-    be a power of two and greater than the number of words.
+    """Enter the words of the dictionary into the hash table `slots`. It must be all -1, and its length a
+    power of two greater than the number of words.
     """
     mask = len(slots) - 1
     for entry in range(len(bounds) - 1):
@@ -241,7 +236,7 @@ def _walk(
     scores: np.ndarray,
 ) -> None:
     """Write the best leaves of the tree and their log probabilities, summed along the path, to `labels` and
-    `scores`. Skip branches whose log probability is below _LEAST or below the last score of a full list.
+    `scores`.
     """
     leaves, last = len(output), len(scores) - 1
     stack[0], sums[0], depth = 2 * leaves - 2, 0, 1
@@ -264,9 +259,6 @@ def _walk(
 
 @kernel()
 def _rank(output: np.ndarray, loss: int, hidden: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> None:
-    """Write the best labels and their log probabilities, from a softmax or from a separate sigmoid for each
-    label, to `labels` and `scores`.
-    """
     values = np.zeros(len(output), np.float32)
     for label in range(len(values)):
         for i in range(len(hidden)):
@@ -298,11 +290,10 @@ def predict(
     scores: np.ndarray,
 ) -> None:
     """Predict the k most probable labels of each text. Write them to `labels` (int32 [texts, k]) and their
-    scores to `scores` (float32 [texts, k]), best first. Text n is data[starts[n]:ends[n]]. `loss` is
-    HIERARCHICAL, SOFTMAX or INDEPENDENT.
+    scores, probabilities, to `scores` (float32 [texts, k]), best first. Text n is data[starts[n]:ends[n]].
+    `loss` is HIERARCHICAL, SOFTMAX or INDEPENDENT.
 
-    A score is a probability from 0 to 1. Where no label is found, as for a text without features, the label
-    is -1 and the score 0.
+    Where no label is found, as for a text without features, the label is -1 and the score 0.
     """
     longest = 0
     for text in range(len(starts)):

@@ -1,10 +1,8 @@
 """MinHash signatures over word or character shingles, bit-identical to datasketch's "affine32" scheme with
 xxh32.
 
-No Python object is created per document or word. Words are lower-cased and joined by one space
-(`characters.lower_runs`), and a shingle is a slice of those bytes. Its hash h is its xxh32 (seed 0), mixed
-with MurmurHash3's finalizer. Each permutation maps h to a * h + b modulo 2^32, with its own factor a and
-summand b.
+The hash h of a shingle is its xxh32 (seed 0), mixed with MurmurHash3's finalizer. Each permutation maps h to
+a * h + b modulo 2^32, with its own a and b.
 """
 
 from collections.abc import Iterator
@@ -30,14 +28,13 @@ WEIGHTS.flags.writeable = False
 def signatures(
     offsets: np.ndarray, data: np.ndarray, permutations: np.ndarray, ngram: int, unit: str = "word", keep: int = UNITS
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (signatures uint32 [n, num_perm], shingles int64 [n]) of documents given as Arrow buffers.
-    `shingles` is the number of shingles of each document.
+    """Return (signatures uint32 [n, num_perm], numbers of shingles int64 [n]) of documents given as Arrow
+    buffers.
 
     `characters.lower_runs` with `keep` turns a document into units joined by one space. A shingle is a run of
     units just long enough to weigh as much as `ngram` words (see `WEIGHTS`), or `ngram` characters if `unit`
-    is not "word". A shorter document with at least one unit or character is a single shingle. A document
-    without any has no shingles, and its signature is 0xFFFFFFFF throughout, datasketch's empty signature.
-    `permutations` is uint32 [2, num_perm]: the factors and the summands.
+    is not "word". A shorter document is a single shingle. A document without units has datasketch's empty
+    signature, 0xFFFFFFFF throughout. `permutations` is uint32 [2, num_perm]: the factors and the summands.
     """
     n = len(offsets) - 1
     out = np.full((n, permutations.shape[1]), 0xFFFFFFFF, np.uint32)
@@ -66,9 +63,8 @@ def shingle_sets(
 def jaccard(
     offsets: np.ndarray, hashes: np.ndarray, other_offsets: np.ndarray, other_hashes: np.ndarray, partners: np.ndarray
 ) -> np.ndarray:
-    """Return the Jaccard similarity of each set i to set partners[i] of a second collection, float32 [n]. Set
-    i is hashes[offsets[i]:offsets[i + 1]], ascending, as `shingle_sets` returns it; the second collection is
-    given in the same way by `other_offsets` and `other_hashes`. Two empty sets have the similarity 1.
+    """Return the Jaccard similarity of each set i to set partners[i] of a second collection, float32 [n].
+    Both collections are given as `shingle_sets` returns them. Two empty sets have the similarity 1.
     """
     out = np.empty(len(partners), np.float32)
     _jaccard(offsets, hashes, other_offsets, other_hashes, partners, out)

@@ -1,8 +1,5 @@
 """Scan bytes for hits: the few positions where personal data is possible. Only the text around them is
-examined closely.
-
-A hit means that an entity's patterns may match there, not that they do. pipelines/stages/pii/windows.py turns
-hits into windows that contain the possible matches.
+examined closely (pipelines/stages/pii/windows.py).
 """
 
 from collections.abc import Callable
@@ -36,7 +33,7 @@ _PRIVATE_KEY = np.frombuffer(b"PRIVATE KEY", np.uint8)
 @cache
 def _classes() -> np.ndarray:
     """Return the class bits of the code points below 0x20000, uint8 [0x20000]. Entries 128 to 255 also serve
-    for the bytes of non-ASCII characters. The array is read-only.
+    for the bytes of non-ASCII characters.
     """
     table: np.ndarray = np.zeros(_CODE_POINTS, np.uint8)
     every = "".join(map(chr, (*range(0xD800), *range(0xE000, _CODE_POINTS))))
@@ -90,8 +87,8 @@ def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.nda
 
 
 class Chains(NamedTuple):
-    """Chains of digits in order. Each has the index of its document (`rows`), a start and an end in bytes
-    within the document, and a number of digits; all are int64 [n].
+    """Chains of digits in order, int64 [n] each: the index of the document, the start and end in bytes within
+    the document, and the number of digits.
     """
 
     rows: np.ndarray
@@ -102,10 +99,8 @@ class Chains(NamedTuple):
 
 def find_chains(offsets: np.ndarray, data: np.ndarray, least: int, codes: bool = False) -> Chains:
     """Find every maximal chain of at least `least` digits in which at most PHONE_GAP characters, all of them
-    PHONE_PUNCTUATION, x or X, separate neighbouring digits. The buffers are those of `find_hits`.
-
-    With `codes`, the gaps are those of identity numbers instead: nothing, a letter, a white-space character,
-    or one of -+:_.
+    PHONE_PUNCTUATION, x or X, separate neighbouring digits. With `codes`, the gaps are those of identity
+    numbers instead: nothing, a letter, a white-space character, or one of -+:_.
     """
     link, gap = (_LINK, CODE_GAP) if codes else (_PUNCTUATION, PHONE_GAP)
     starts, ends, digits = _collect(_find_chains, offsets, data, least, link, gap).reshape(-1, 3).T
@@ -115,7 +110,7 @@ def find_chains(offsets: np.ndarray, data: np.ndarray, least: int, codes: bool =
 
 def _collect(kernel: Callable[..., int], offsets: np.ndarray, data: np.ndarray, *more: int) -> np.ndarray:
     """Return all hits of a kernel. A kernel counts every hit but writes only those for which the array has
-    room, so it is run again if the array was too short.
+    room.
     """
     out: np.ndarray = np.empty(3 * max(1024, len(data) // 512), np.int64)
     while (count := kernel(offsets, data, _classes(), out, *more)) > len(out):

@@ -1,8 +1,7 @@
 """Find, for each window of `size` bytes in a set of blocks, the first block that contains the same bytes.
 
-Blocks with the same key, usually their minimizer, form a group. Only blocks of one group can share windows
-(pipelines/kernels/search/substrings.py). A **run** is a range of windows of one block that all occur first in
-one earlier block, one after another.
+Only blocks with the same key, usually their minimizer, are compared. A **run** is a range of windows of one
+block that all occur first in one earlier block, one after another.
 """
 
 from typing import NamedTuple
@@ -79,9 +78,8 @@ def copy_ranges(data: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> np
 
 
 def elect_windows(keys: np.ndarray, offsets: np.ndarray, data: np.ndarray, size: int) -> WindowRuns:
-    """Find the runs of windows that occur in an earlier block of the same group. Block k is
-    data[offsets[k]:offsets[k + 1]]; it must have at least `size` bytes, and `size` must be at least 8. Blocks
-    with the same key (uint64) form a group, in the order of their indices.
+    """Find the runs of windows that occur in an earlier block with the same key (uint64). Block k is
+    data[offsets[k]:offsets[k + 1]]; it must have at least `size` bytes, and `size` must be at least 8.
     """
     order = sort_by(keys)
     bounds = np.append(np.flatnonzero(changes(keys[order])), len(keys))
@@ -232,11 +230,7 @@ def _elect_windows(
     holders: np.ndarray,
     runs: np.ndarray,
 ) -> int:
-    """Write the runs for which there is room. Return the number of all runs.
-
-    The windows of a group are in an open hash table, with the hash of each window, its place in `data` and
-    its block.
-    """
+    """Write the runs for which there is room. Return the number of all runs."""
     found, leaving = 0, np.uint64(1)
     for _ in range(size - 1):
         leaving *= _BASE

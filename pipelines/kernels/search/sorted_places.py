@@ -28,8 +28,8 @@ def sort_places(data: np.ndarray) -> np.ndarray:
 
 def find_phrase(data: np.ndarray, places: np.ndarray, phrase: bytes) -> np.ndarray:
     """Return the offsets in the text `data` of all occurrences of a phrase, including overlapping ones,
-    int64, ascending. `places` is the result of `sort_places` for the text. The phrase must consist of one or
-    more whole characters.
+    int64, ascending. `places` is the result of `sort_places`. The phrase must consist of one or more whole
+    characters.
     """
     wanted = np.frombuffer(phrase, np.uint8)
     most = _KEY_BYTES - places.shape[1]
@@ -58,8 +58,8 @@ def without_overlap(starts: np.ndarray, phrase: bytes) -> np.ndarray:
 
 
 def _pieces(phrase: bytes, most: int) -> list[int]:
-    """Return the offsets of up to _PIECES pieces of a phrase, each of `most` bytes, or the offset of the
-    whole phrase if it is shorter. Each piece begins with a character. The first offset is 0.
+    """Return the offsets of up to _PIECES pieces of a phrase, each of `most` bytes and beginning with a
+    character. A shorter phrase is a single piece. The first offset is 0.
     """
     begins = [i for i in range(max(1, len(phrase) - most + 1)) if phrase[i] & 0xC0 != 0x80]
     return begins[:: -(-len(begins) // _PIECES)]
@@ -111,8 +111,7 @@ def _compare_rest(
     data: np.ndarray, places: np.ndarray, low: int, high: int, at: int, phrase: np.ndarray, starts: np.ndarray
 ) -> int:
     """Write the offsets of the occurrences of a phrase to `starts`, and return their number. The candidates
-    are the places `low` to `high` - 1, where the piece at offset `at` of the phrase begins; the whole phrase
-    is compared there.
+    are the places `low` to `high` - 1, where the piece at offset `at` of the phrase begins.
     """
     found, size = 0, len(phrase)
     for k in range(low, high):

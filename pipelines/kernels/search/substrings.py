@@ -3,10 +3,9 @@ their minimizer.
 
 A **window** is a substring of `size` bytes of one document. Its **minimizer** is the smallest hash among its
 substrings of size // 2 bytes; if several have this hash, the last counts. Equal windows have equal minimizers
-at the same place (winnowing: Schleimer et al. 2003, section 4; minimizers: Roberts et al. 2004), so windows
-with different minimizers need not be compared. A **block** is a run of neighbouring windows whose minimizer
-is at the same position of the text, on average about size / 4 windows. No two windows of a block are equal,
-because the minimizer is at a different place in each.
+(winnowing: Schleimer et al. 2003, section 4; minimizers: Roberts et al. 2004), so windows with different
+minimizers need not be compared. A **block** is a run of neighbouring windows whose minimizer is at the same
+position of the text.
 """
 
 from typing import NamedTuple
@@ -71,8 +70,7 @@ def join_ranges(
     documents: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Merge overlapping or touching byte ranges within documents. The ranges must be sorted by document and
-    start. Return the index of the first range in each merged range, and the start and end of the merged
-    range, int64.
+    start. Return, for each merged range, the index of its first range, its start and its end, int64.
     """
     if not len(starts):
         return starts, starts, ends
@@ -87,9 +85,7 @@ def join_ranges(
 def whole_characters(
     offsets: np.ndarray, data: np.ndarray, documents: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Narrow byte ranges within documents to whole characters, and return their (starts, ends). A range
-    without a whole character ends where it starts.
-    """
+    """Narrow byte ranges within documents to whole characters, and return their (starts, ends)."""
     starts, ends = starts.copy(), ends.copy()
     _narrow(offsets, data, documents, starts, ends)
     return starts, ends

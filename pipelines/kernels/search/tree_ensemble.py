@@ -34,10 +34,9 @@ _ROWS = 128  # rows per block: a tree, which all rows of a block ask before the 
 
 @kernel(nogil=True)
 def add_trees(values: np.ndarray, trees: Trees, results: np.ndarray, changes: np.ndarray) -> None:
-    """Evaluate all trees on each row of `values`, float64 [n, columns]. For each tree, add the value of the
-    leaf that a row reaches to `results`, float64 [n]. Every step from a node to its child changes the
-    expected value; this change is added to `changes`, float64 [n, columns], in the column that the node
-    tests.
+    """Evaluate all trees on each row of `values`, float64 [n, columns]. Add the values of the leaves that a
+    row reaches to `results`, float64 [n], and the changes of the expected value on the way to `changes`,
+    float64 [n, columns], in the columns that the nodes test.
 
     Four rows walk down a tree at a time, so that the processor has work while a row waits for its previous
     step.
@@ -66,8 +65,8 @@ def add_trees(values: np.ndarray, trees: Trees, results: np.ndarray, changes: np
 
 @kernel()
 def _arrange(trees: Trees) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return for every node: whether it is not a leaf, bool [nodes]; its column, or 0 for a leaf, uint32
-    [nodes]; and its right and left children, uint32 [nodes, 2]. The children of a leaf are the leaf itself.
+    """Return for every node: whether it is not a leaf, bool [nodes]; its column, uint32 [nodes]; and its
+    right and left children, uint32 [nodes, 2]. The children of a leaf are the leaf itself.
     """
     count = len(trees.columns)
     inner, columns, children = np.zeros(count, np.bool_), np.zeros(count, np.uint32), np.zeros((count, 2), np.uint32)
@@ -91,8 +90,8 @@ def _step(
     values: np.ndarray,
     changes: np.ndarray,
 ) -> np.uint32:
-    """Return the child to which a row's values lead from a node. Add the change of the expected value to the
-    column that the node tests.
+    """Return the child to which a row's values lead from a node, and attribute the change of the expected
+    value.
     """
     column = columns[node]
     value = values[column]

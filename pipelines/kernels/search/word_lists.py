@@ -1,9 +1,8 @@
 """Find the entries of a word list in texts.
 
 Entries and texts have the form of `characters.lower_runs`: lower-cased words joined by one space. An
-occurrence begins and ends at a word boundary, or next to a letter of a script written without spaces
-(UNSPACED in pipelines/kernels/text/tables.py). Of entries that begin at the same position, the longest counts; the
-search resumes after it.
+occurrence begins and ends at a word boundary, or next to a letter of a script written without spaces. Of
+entries that begin at the same position, the longest counts; the search resumes after it.
 """
 
 import numpy as np
@@ -73,12 +72,12 @@ def find_entries(
     bits: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Search texts for entries. Text n is data[offsets[n]:offsets[n + 1]], and entry e is
-    entries[bounds[e]:bounds[e + 1]]; `slots` is the table that `index_entries` has filled. Return
-    occurrences, int64 [occurrences, 3], and texts, int64 [texts, 2]. `bits` are those of `tables.lower_case`.
+    entries[bounds[e]:bounds[e + 1]]; `index_entries` has filled `slots`. `bits` are those of
+    `tables.lower_case`.
 
-    The columns of an occurrence are the index of its text, the number of words before it in the text, and its
-    number of bytes. The columns of a text are its number of bytes and its number of words. Spaces are not
-    counted as bytes.
+    Return occurrences, int64 [occurrences, 3], and texts, int64 [texts, 2]. The columns of an occurrence are
+    the index of its text, the number of words before it in the text, and its number of bytes. The columns of
+    a text are its number of bytes and its number of words. Spaces are not counted as bytes.
     """
     count = len(offsets) - 1
     occurrences, texts, number = np.zeros((64, 3), np.int64), np.zeros((count, 2), np.int64), 0

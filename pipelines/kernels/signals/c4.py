@@ -46,8 +46,8 @@ _LEAST_WORDS = (5, 5, 3)  # "at least 5 words" (paper, tfds); datatrove has 3
 
 
 class LineVerdicts(NamedTuple):
-    """The judged rows, their verdicts, and the numbers of sentences in the rows that are kept. The columns of
-    `verdicts` and `sentences` are in the order of VARIANTS.
+    """Verdicts on rows, and the numbers of sentences in the rows that are kept. The columns are in the order
+    of VARIANTS.
     """
 
     rows: StrippedLines
@@ -74,7 +74,7 @@ def count_peer_pages(
     """Count the inputs of the page rules of tfds and datatrove, int64 [documents] each: the sentences of the
     lines that are kept, and the lines that drop the page. A dropped line does not drop the page.
 
-    `rows` are the lines between line breaks of any kind, from `line_variants.find_stripped_lines`.
+    `rows` are the first result of `line_variants.find_stripped_lines`.
     """
     rows = rows._replace(kinds=np.full(len(rows.kinds), BY_BREAKS, np.uint8))
     judged = judge(data, classes, NO_SPANS, tokens, hits, rows)
@@ -134,7 +134,7 @@ def _judge_unmarked(
     without: int,
 ) -> None:
     """Judge rows with citation markers again after removing the markers, and write the results to `judged`.
-    `chunks` has the result of `_count_chunks` for each row, computed before the removal.
+    `chunks` are the rows' results of `_count_chunks` before the removal.
     """
     data = np.empty(int((rows.ends - rows.starts).sum()), np.uint8)
     offsets = np.zeros(len(rows.starts) + 1, np.int64)
@@ -286,9 +286,6 @@ def _count_chunks(
 
 @kernel()
 def _count_sentences(starts: np.ndarray, kinds: np.ndarray, token: int, end: int) -> int:
-    """Return the number of sentences in a row. A token other than punctuation begins a new sentence if a
-    terminal mark came before it.
-    """
     sentences, ended = 1, False
     while token < len(starts) and starts[token] < end:
         if kinds[token] & ENDS_SENTENCE:

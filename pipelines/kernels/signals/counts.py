@@ -2,9 +2,7 @@
 computes the quality signals from these counts, which are integers except for `entropy`.
 
 To add a signal, count it in the kernel that walks the spans in question, add its name to that kernel's tuple
-of names, and add its formula to pipelines/stages/measure/signal_columns.py. `repetition` counts the
-characters in repeated n-grams, `line_signals` counts lines and paragraphs, `c4` counts for C4's tests, and
-`peer_counts` counts by the rules of other implementations.
+of names, and add its formula to pipelines/stages/measure/signal_columns.py.
 """
 
 from collections.abc import Sequence
@@ -50,7 +48,7 @@ _FLUSH = 255 * 8
 
 
 def _hash_stop_words() -> tuple[np.ndarray, np.uint64]:
-    """Return a perfect hash of the stop words: (the words as little-endian integers, factor). The index of a
+    """Return a perfect hash of the stop words, (the words as little-endian integers, factor): the index of a
     word w is (w * factor mod 2^64) >> 61.
     """
     packed = np.array([pack(word[::-1]) for word in STOP_WORDS], np.uint64)
@@ -178,8 +176,8 @@ def _count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray
 
 @kernel()
 def _count_ellipses(data: np.ndarray, begin: int, i: int, end: int, dots: int) -> tuple[int, int]:
-    """Count ellipses in the bytes from i to end. Return (number of trailing full stops that may begin a
-    '...', number of ellipses). `dots` is the number of such full stops before the bytes.
+    """Return (number of trailing full stops that may begin a '...', number of ellipses) in the bytes from i
+    to end. `dots` is the number of such full stops before the bytes.
     """
     ellipses = 0
     for k in range(i, end):
@@ -197,8 +195,8 @@ def _count_ellipses(data: np.ndarray, begin: int, i: int, end: int, dots: int) -
 @kernel(inline="always")
 def stop_word_bit(data: np.ndarray, start: int, size: int, lower: np.uint64, table: np.ndarray) -> int:
     """Return 1 shifted left by the index of a stop word in the table, or 0 for any other word. `lower` is
-    first combined with the bytes of the word by a bitwise OR; 0x20 in each byte makes ASCII letters lower
-    case.
+    first combined with the bytes of the word by a bitwise OR; 0x20 in each byte ignores the case of ASCII
+    letters.
     """
     size = min(size, 8)
     packed = _first(data, start, size) | (lower & (_ALL >> np.uint64(64 - 8 * size)))

@@ -18,9 +18,7 @@ _LEAST_SLOTS = 256
 
 
 class SpanNumbers(NamedTuple):
-    """The numbers of the spans of a block. Within a document, numbers begin at 0 in the order of first
-    occurrences, and equal spans have the same number.
-    """
+    """The numbers of the spans of a block. Each document has its own, from 0."""
 
     ids: np.ndarray  # int32 [spans]
     chars: np.ndarray  # int32 [spans], code points

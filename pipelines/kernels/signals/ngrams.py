@@ -1,7 +1,7 @@
 """Find the n-grams of a hash table in texts.
 
 A word is represented by a hash of its lower-cased characters, an n-gram by a rolling polynomial hash over its
-words, modulo 2^64. The cost is one table lookup per word and n, independent of the size of the table.
+words, modulo 2^64.
 """
 
 import functools

@@ -1,12 +1,11 @@
 """Measure how much of a document its repeated word n-grams cover.
 
-Distinct words of a document are numbered (`distinct.number_spans`), so an (n + 1)-gram is identified by the
-numbers of its two n-grams. An (n + 1)-gram that occurs twice consists of n-grams that occur twice, so each
-size examines only what the previous size kept, a small part of ordinary text. N-grams are compared exactly;
-only words are compared by 64-bit hashes.
+Distinct n-grams are numbered, so an (n + 1)-gram is identified by the numbers of its two n-grams. An (n +
+1)-gram that occurs twice consists of n-grams that occur twice, so each size examines only what the previous
+size kept, a small part of ordinary text. N-grams are compared exactly; only words are compared by 64-bit
+hashes.
 
-Time and memory are linear in the words of a document: tables grow with the distinct n-grams, to at most about
-40 bytes per word, and the documents of a block share the scratch memory.
+Time and memory are linear in the words of a document.
 """
 
 import numpy as np
@@ -31,8 +30,7 @@ def ngram_chars(
 
     For the first three sizes (n = 2, 3, 4 in SIZES), only the most frequent n-gram counts (the first, if
     several are equally frequent); for the other six (n = 5 to 10), every n-gram that occurs at least twice.
-    All occurrences count, but each word of the text counts only once, even where n-grams overlap. A size for
-    which no n-gram occurs twice has 0.
+    Each word of the text counts only once, even where n-grams overlap.
 
     The words of document d are those from offsets[d] to offsets[d + 1] - 1. Word w is numbered ids[w] and has
     chars[w] characters. `sizes`, int32 [documents, 9], holds the nine values of n for each document,
@@ -98,7 +96,7 @@ def _find_repeated_words(
     numbers: np.ndarray, before: np.ndarray,
 ) -> int:  # fmt: skip
     """Write the count of each distinct word of a document, the places and numbers of the words that occur
-    more than once, and the characters before each word. Return how many places were written.
+    more than once, and the characters before each word. Return the number of places.
     """
     before[0] = 0
     for k in range(end - begin):
@@ -117,7 +115,7 @@ def _find_repeated_words(
 def _extend_ngrams(
     left: int, slots: np.ndarray, keys: np.ndarray, counts: np.ndarray, places: np.ndarray, numbers: np.ndarray
 ) -> tuple[int, int]:
-    """Extend repeated n-grams to the (n + 1)-grams that may be repeated, in place, and count each distinct
+    """Extend repeated n-grams in place to the (n + 1)-grams that may be repeated, and count each distinct
     one. Return (number of occurrences, number of distinct (n + 1)-grams).
     """
     size, distinct, kept = _LEAST_SLOTS, 0, 0

@@ -1,8 +1,7 @@
 """The rules of datatrove's word tokens for chunks that are not plain (see `tokens`).
 
-Tokens are split off the front of a chunk, then off its back (marks, pictures, currency, full stops, and
-endings such as n't and 's). The rest is split inside (hyphens between letters, dots, slashes), unless it
-looks like a web address.
+Tokens are split off the front of a chunk, then off its back. The rest is split inside, unless it looks like a
+web address.
 """
 
 import numpy as np
@@ -183,8 +182,7 @@ def _host_end(data: np.ndarray, i: int, end: int, table: np.ndarray) -> int:
 @kernel()
 def _is_address(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> bool:
     """Return whether a chunk is [letters://][user@]host, followed by nothing or by one of `:/?#` and any
-    text. The last dot of the host must be followed by two or more letters, none of them a capital, and by
-    nothing else.
+    text. The host must end in a dot and two or more letters, none of them a capital.
     """
     dot = begin
     while dot < end and data[dot] != _FULL_STOP:
@@ -281,9 +279,8 @@ def _split_chunk(
     data: np.ndarray, classes: np.ndarray, begin: int, end: int, table: np.ndarray, with_stop: np.ndarray, token: int,
     starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray,
 ) -> int:  # fmt: skip
-    """Write the tokens of a chunk, and return the number of tokens so far.
-
-    Tokens split off the back are kept at the end of the arrays until the tokens before them are written.
+    """Write the tokens of a chunk, and return the number of tokens so far. Tokens split off the back wait at
+    the end of the arrays.
     """
     first, last = token, len(starts)
     while begin < end:

@@ -1,5 +1,5 @@
-"""Character classes for datatrove's word tokens and for its rules of C4 and FineWeb: the character lists of
-spaCy and datatrove, as one table.
+"""The character lists of spaCy and datatrove, for datatrove's word tokens and for its rules of C4 and
+FineWeb, as one table.
 
 This module does not import numba, which keeps planning fast.
 """

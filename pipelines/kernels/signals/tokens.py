@@ -1,10 +1,9 @@
 """datatrove's word tokens: those of spaCy's blank English tokenizer, computed with only the rules that affect
 most text.
 
-datatrove counts words in the tokens of spaCy, whose rules are some regular expressions and about 1,500
-exceptions. The rules here are those of `tests/pipelines/kernels/reference_signals.py`, which documents how
-closely they agree with spaCy. Most chunks between white space are plain: a run of letters and numbers, with
-or without marks around it. Plain chunks are split here; `token_rules` splits the others.
+`tests/pipelines/kernels/reference_signals.py` states the rules and documents how closely they agree with
+spaCy. Most chunks between white space are plain: a run of letters and numbers, with or without marks around
+it. Plain chunks are split here; `token_rules` splits the others.
 """
 
 from typing import NamedTuple
@@ -80,8 +79,6 @@ def _plain_ending(data: np.ndarray, begin: int, plain: int, end: int, table: np.
     """Return the positions of up to two tokens that are split off the end of a chunk; `end` takes the place
     of a missing second token. Return (-1, -1) if the rules are needed to decide. The chunk's letters and
     numbers end at `plain`.
-
-    Decides the common endings: one or two marks, a full stop, a full stop and a mark, 's, 'm and 'd.
     """
     if end - plain > 2:
         return -1, -1

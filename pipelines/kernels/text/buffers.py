@@ -13,10 +13,9 @@ _LIMIT = (1 << 31) - 1
 
 def text_buffers(text: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     """Return (offsets int64 [n + 1], bytes uint8) of a large_string column as read-only views. The data is
-    copied only if the column has several chunks. Raises TypeError for a column of another type.
+    copied only if the column has several chunks.
 
-    Document d is bytes[offsets[d]:offsets[d + 1]]. The array's own offset is respected, so the first offset
-    may be above 0. A null is read as the bytes between its offsets, usually none.
+    Document d is bytes[offsets[d]:offsets[d + 1]]; the first offset may be above 0.
     """
     if isinstance(text, pa.ChunkedArray):
         text = text.chunk(0) if text.num_chunks == 1 else pa.concat_arrays([pa.array([], text.type), *text.chunks])

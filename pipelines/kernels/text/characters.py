@@ -24,7 +24,7 @@ _DOT_ABOVE = 0x307
 @kernel()
 def character_size(data: np.ndarray, i: int, end: int) -> int:
     """Return the length in bytes of the character at i. It is 1 for a byte that cannot begin a character and
-    for a character that `end` cuts off, so that invalid UTF-8 is never read out of bounds.
+    for a character that `end` cuts off.
     """
     lead = data[i]
     if lead < 0xC2 or lead >= 0xF5:
@@ -114,9 +114,7 @@ def lower_runs(offsets: np.ndarray, data: np.ndarray, keep: int) -> Runs:
 
 @kernel()
 def is_final_sigma(data: np.ndarray, begin: int, i: int, end: int, bits: np.ndarray) -> bool:
-    """Return whether Unicode's condition Final_Sigma is true at byte i: skipping case-ignorable characters, a
-    cased letter comes before and none comes after.
-    """
+    """Return whether Unicode's condition Final_Sigma is true at byte i."""
     j = i
     kind = np.uint8(CASE_IGNORABLE)
     while kind & CASE_IGNORABLE:

@@ -95,7 +95,7 @@ def find_dates_and_names(
     text: pa.LargeStringArray, types: Collection[SpanType], sentences: tuple[np.ndarray, np.ndarray]
 ) -> FoundSpans:
     """Return the spans of the given types in each document. `sentences` is the result of
-    `segment.sentence_starts` for the text.
+    `segment.sentence_starts`.
     """
     start_offsets, starts = sentences
 
@@ -111,7 +111,7 @@ def find_dates_and_names(
 
 def _spans_of(text: str, sentences: list[int]) -> list[tuple[int, int, int]]:
     """Return (start, end, index of its type) of every span in a document, in characters. `sentences` lists
-    the positions at which its sentences start.
+    the starts of its sentences.
     """
     dates = [match.span() for match in _DATE.finditer(text)]
     gaps = zip([0, *(end for _, end in dates)], [*(begin for begin, _ in dates), len(text)], strict=True)

@@ -26,9 +26,7 @@ class StrippedLines(NamedTuple):
 
 
 class SplitLines(NamedTuple):
-    """A block of documents split at line feeds into lines and paragraphs. `feeds` counts the line feeds of
-    each document, and `breaks` the lines into which str.splitlines would split it.
-    """
+    """A block of documents split at line feeds into lines and paragraphs."""
 
     lines: Spans  # re.split("\n+", text), with white space and empty lines at the ends
     paragraphs: Spans  # re.split("\n{2,}", text.strip())
@@ -83,8 +81,8 @@ def find_breaks(
 
 @kernel()
 def _break(data: np.ndarray, i: int, end: int) -> int:
-    """Return the number of bytes of the line break at i, as str.splitlines defines line breaks, or 0 if there
-    is none. Line feeds are not counted as breaks here.
+    """Return the number of bytes of the line break at i, as str.splitlines defines line breaks but without
+    line feeds, or 0 if there is none.
     """
     byte = data[i]
     if byte < 0x20:

@@ -52,8 +52,8 @@ def fineweb_forms(texts: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
 
 
 def _mend(data: np.ndarray, offsets: np.ndarray, out: np.ndarray, ends: np.ndarray, special: np.ndarray) -> np.ndarray:
-    """Return the bytes of a block in normal form, including the `special` documents, which the kernel has
-    left out. Correct `ends` in place.
+    """Return the bytes of a block in normal form, including the `special` documents, which the kernel left
+    out. Correct `ends` in place.
     """
     pieces, sizes = [], np.diff(ends)
     for row in range(len(special)):
@@ -73,8 +73,7 @@ def _forms() -> tuple[np.ndarray, np.ndarray]:
 
     An entry is _SAME for a character that does not change, _DIGIT for a decimal digit, and _REORDERED for a
     character whose normal form contains a combining mark, because normalisation may move such a mark past
-    others. For any other character, the entry gives the position and size of its normal form in the bytes,
-    which begin with a space.
+    others. For any other character, the entry gives the position and size of its normal form in the bytes.
     """
     characters = [chr(point) for point in ASSIGNED.tolist()]
     categories = np.array(list(map(unicodedata.category, characters)))

@@ -1,6 +1,5 @@
-"""Find the phrases, opening braces and citation markers of C4's rules in a block of documents.
-
-Phrases and markers are matched as bytes. The case of ASCII letters is ignored in phrases, but not in markers.
+"""Find the phrases, opening braces and citation markers of C4's rules in a block of documents. The case of
+ASCII letters is ignored in phrases, but not in markers.
 """
 
 from typing import NamedTuple
@@ -64,7 +63,7 @@ def find_phrases(offsets: np.ndarray, data: np.ndarray) -> Hits:
 @kernel()
 def _candidates(data: np.ndarray) -> np.ndarray:
     """Return 1 at each byte that may be an opening brace, an opening bracket or an anchor, else 0, uint8
-    [bytes]. The loop has no branches, so that LLVM vectorises it.
+    [bytes]. LLVM vectorises the loop because it has no branches.
     """
     out = np.ones(len(data), np.uint8)
     n = max(len(data) - 2, 0)

@@ -96,7 +96,7 @@ def sentence_starts(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
     """Return the starts of sentences: (offsets int64 [n + 1], starts int64 [sentences]).
 
     The sentences of document d start at starts[offsets[d]:offsets[d + 1]]: byte offsets within the document,
-    ascending and on code-point boundaries; the first is 0. An empty document has no sentences.
+    ascending; the first is 0.
     """
     offsets, data = text_buffers(text)
     starts = [np.zeros(0, np.int64)]
@@ -209,8 +209,8 @@ def _line_end(data: np.ndarray, i: int, end: int) -> int:
 
 @kernel()
 def _is_abbreviation(data: np.ndarray, classes: np.ndarray, opening: int, stop: int, abbreviations: np.ndarray) -> bool:
-    """Return whether the full stop at `stop` belongs to the word before it because the word is a title,
-    another abbreviation, an initial, or the number of a list item.
+    """Return whether the word before the full stop at `stop` is a title, another abbreviation, an initial, or
+    the number of a list item.
     """
     i, packed, characters, digits = stop, np.uint64(0), 0, True
     while i > opening and classes[i - 1] & WORD and stop - i < 9:

@@ -1,5 +1,4 @@
-"""Tables for the kernels: the class, the lower case and the kind of unit of every code point, according to
-the running Python's Unicode.
+"""Tables for the kernels: the class, the lower case and the kind of unit of every code point.
 
 The tables come from `unicodedata`, `re` and `str.lower`, so they change with Python: stages whose output
 depends on them declare `unicode_version()`. This module does not import numba, which keeps planning fast.
@@ -132,7 +131,7 @@ def _ends_in_final_sigma(before: str) -> np.ndarray:
 
 def _continuing_characters() -> np.ndarray:
     """Return for each assigned code point whether it is a joiner or the mark of a letter. Variation selectors
-    and enclosing marks (Me) do not count, because they mark symbols.
+    and enclosing marks (Me) do not count.
     """
     category = np.array(list(map(unicodedata.category, _assigned_characters())))
     selectors = _matching("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
@@ -151,9 +150,8 @@ def unit_kinds() -> np.ndarray:
 def lower_case() -> tuple[np.ndarray, np.ndarray]:
     """Return (lower-case code point int32 [0x110000], bits uint8 [0x110000]) of every code point.
 
-    Kernels must handle two exceptions. İ (U+0130) is the only character that becomes two; the table holds the
-    first of them. The lower case of the capital sigma depends on its neighbours; the table holds the form
-    inside words.
+    İ (U+0130) is the only character that becomes two; the table holds the first of them. The lower case of
+    the capital sigma depends on its neighbours; the table holds the form inside words.
     """
     text = _assigned_characters().replace(chr(DOTTED_I), "I").lower()
     lower = np.arange(CODE_POINTS, dtype=np.int32)

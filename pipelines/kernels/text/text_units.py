@@ -11,11 +11,8 @@ Unit = Literal["line", "paragraph", "sentence"]
 def text_units(
     offsets: "np.ndarray", data: "np.ndarray", unit: Unit
 ) -> tuple["np.ndarray", "np.ndarray", "np.ndarray"]:
-    """Return (document, start, end), int64 [units] each, of every unit in order; document is an index, and
-    start and end are positions in `data`.
-
-    Lines, paragraphs and sentences are defined in pipelines/kernels/text/segment.py. A sentence includes the
-    white space after it.
+    """Return (document, start, end), int64 [units] each, of every unit in order: the index of its document,
+    and its positions in `data`. A sentence includes the white space after it.
     """
     import numpy as np
 

@@ -1,7 +1,7 @@
 """Convert numbers of words into numbers of units for scripts without spaces between words.
 
-In such scripts the units are letters with their marks (in Tibetan, syllables), because splitting words takes a
-dictionary. A letter carries less information than a word, so comparable n-grams need more letters than words.
+In such scripts the units are letters with their marks (in Tibetan, syllables). A letter carries less
+information than a word, so comparable n-grams need more letters than words.
 """
 
 import numpy as np
@@ -25,10 +25,10 @@ def find_kinds(data: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 def ngram_sizes(kinds: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Return, for each document and each number of words in `sizes`, the corresponding number of the
-    document's units, int32 [documents, sizes].
+    document's units, int32 [documents, sizes]: `sizes` times the document's mean number of units per word,
+    rounded.
 
-    Document d has the units offsets[d] to offsets[d + 1] - 1. A document's numbers are `sizes` times its mean
-    number of units per word, rounded. They equal `sizes` if all its units are words.
+    Document d has the units offsets[d] to offsets[d + 1] - 1.
     """
     units = np.diff(offsets)
     words = np.zeros(len(units))

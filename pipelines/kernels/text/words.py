@@ -43,9 +43,7 @@ def find_words(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Sp
 
 @intrinsic
 def _trailing_zeros(typing: Any, value: Any) -> Any:
-    """Return the number of zero bits below the lowest 1 of a non-zero uint64. This is one instruction, which
-    numba does not expose.
-    """
+    """Return the number of zero bits below the lowest 1 of a non-zero uint64."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -55,9 +53,7 @@ def _trailing_zeros(typing: Any, value: Any) -> Any:
 
 @kernel()
 def _joiner(data: np.ndarray, classes: np.ndarray, begin: int, i: int, end: int) -> int:
-    """Return the length in bytes of an apostrophe or decimal mark at i that continues the word before it, or
-    0 if there is none.
-    """
+    """Return the length in bytes of an apostrophe or decimal mark at i that continues a word, or 0."""
     size = 1
     if data[i] == 0xE2 and i + 2 < end and data[i + 1] == 0x80 and data[i + 2] == 0x99:
         size = 3

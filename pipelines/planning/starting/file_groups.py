@@ -77,7 +77,7 @@ def group_files(directory: Path) -> tuple[list[FileGroup], Counter[str]]:
     """Return the groups of files below a directory, and the number of files that no format reads, by suffix.
     Files of one format form one group, and archives with files of that format another.
 
-    Hidden files and directories are skipped, as globs skip them. A bare git repository counts as one file.
+    Hidden files and directories are skipped. A bare git repository counts as one file.
     """
     found: dict[tuple[str, bool], list[tuple[Path, str, int]]] = {}
     unknown: Counter[str] = Counter()
@@ -127,8 +127,8 @@ def _walk(directory: Path, repositories: list[Path]) -> Iterator[Path]:
 
 
 def _suffix(path: Path | PurePosixPath) -> str:
-    """Return the suffix of a file including that of its compression, such as `.jsonl.gz`. The suffix of a
-    Stack Exchange dump says nothing, so for its posts return the end of the file name, such as `Posts.xml`.
+    """Return the suffix of a file including that of its compression, such as `.jsonl.gz`. For the posts of a
+    Stack Exchange dump, return the end of the file name, such as `Posts.xml`.
     """
     if posts := re.search(r"Posts\.xml(\.\w+)?$", path.name):
         return posts[0]
@@ -176,9 +176,6 @@ def _open_tar(path: Path) -> tarfile.TarFile:
 def _fields(
     kind: str, path: Path
 ) -> tuple[str | None, str, tuple[tuple[str, ColumnType], ...], tuple[str, str] | None]:
-    """Return the text field, the URL field, the typed columns and the turns of a FileGroup, as the first
-    records of a file suggest.
-    """
     if kind not in ("jsonl", "json", "csv", "parquet", "arrow"):
         return "text", "url", (), None
     lengths: Counter[str] = Counter()

@@ -39,8 +39,8 @@ class StarterSource:
 
 
 def starter_sources(directories: Sequence[Path]) -> tuple[list[StarterSource], Counter[str]]:
-    """Return a source for each group of files in the directories (see `group_files`), and the number of files
-    that no format reads, by suffix.
+    """Return a source for each group of files in the directories, and the number of files that no format
+    reads, by suffix.
 
     Raises UserError if a directory does not exist or has no file that a format reads, or if the first records
     of a group have no text.
@@ -82,11 +82,10 @@ def _distinct(name: str, sources: Sequence[StarterSource]) -> str:
 def write_starter(
     sources: Sequence[StarterSource], name: str, file: Path, samples: Mapping[str, StarterSample] | None = None
 ) -> None:
-    """Write a corpus file for a corpus named `name` with these sources. Raises ConflictError if the file
-    exists and `samples` is None.
+    """Write a corpus file with these sources. Raises ConflictError if the file exists and `samples` is None.
 
-    With `samples`, the file is overwritten, comments describe the sampled documents, and the filter does not
-    apply to sources that are mainly in a language other than English.
+    With `samples`, the file is overwritten, and the filter does not apply to sources that are mainly in a
+    language other than English.
     """
     try:
         with file.open("x" if samples is None else "w", encoding="utf-8") as sink:
@@ -96,8 +95,8 @@ def write_starter(
 
 
 def starter_text(sources: Sequence[StarterSource], name: str, file: Path, samples: Mapping[str, StarterSample]) -> str:
-    """Return the text of a corpus file for a corpus named `name` with these sources. `samples` holds the
-    samples by source name; a source need not have one. `file` is only mentioned in comments.
+    """Return the text of a corpus file with these sources. `samples` holds the samples by source name; a
+    source need not have one. `file` is only mentioned in comments.
     """
     prose = [source.name for source in sources if source.group.kind not in ("code", "git")]
     size = sum(source.group.bytes for source in sources)
@@ -149,9 +148,8 @@ def sample_line(sample: StarterSample) -> str:
 
 
 def rule_lines(name: str, sample: StarterSample) -> list[str]:
-    """Return one line per rule set with the share of the sampled documents of the source `name` that the set
-    would drop, and a last line with the share for all sets together. Return no lines if no set was applied to
-    the sample.
+    """Return one line per rule set with the share of the sampled documents that the set would drop, and a
+    last line with the share for all sets together.
     """
     lines = []
     for whole, *rules in (sample.dropped or {}).values():

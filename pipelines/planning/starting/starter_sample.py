@@ -35,13 +35,12 @@ class RuleShare(NamedTuple):
 @dataclass(frozen=True)
 class StarterSample:
     """The languages of a source's first documents, and the shares of these documents that rule sets would
-    drop. `documents` is the number of documents examined.
+    drop.
 
-    `languages` are pairs (ISO 639 code, share of the documents), largest share first; `und` stands for
-    documents whose language could not be detected. `dropped` maps the name of each rule set to the shares of
-    the documents that would be dropped: first by the whole set, then by each of its rules that drops any,
-    largest share first. `dropped_by_any` is the share that all sets together would drop. `reason` says why
-    there are no documents, if there are none.
+    `languages` are pairs (ISO 639 code, share of the documents), largest share first. `dropped` maps the name
+    of each rule set to the shares of the documents that would be dropped: first by the whole set, then by
+    each of its rules that drops any, largest share first. `reason` says why there are no documents, if there
+    are none.
     """
 
     documents: int
@@ -61,8 +60,7 @@ def sample_for_start(source: Source, rule_sets: Sequence[str]) -> StarterSample:
     detect the languages of the documents, and apply the named rule sets to them. The rules may test only
     columns of `quality_signals`.
 
-    If the source cannot be read or the files have no documents, the result has no documents and gives the
-    reason.
+    If the source cannot be read, the result has no documents and gives the reason.
     """
     try:
         files = list_files(source)

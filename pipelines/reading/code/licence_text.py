@@ -2,10 +2,8 @@
 (https://spdx.org/licenses/).
 
 A long licence is recognised by its title, which includes its version. A short licence is recognised by the
-sentences that grant and restrict rights, taken from the texts of the SPDX list. Layout, case, comment signs
-and the names of copyright holders are ignored. The text of the GPL does not say whether later versions are
-allowed, so `GPL-2.0` names only the text, as on GitHub. A notice in a file does say whether they are, and
-gives `GPL-2.0-or-later` or `GPL-2.0-only`.
+sentences that grant and restrict rights, taken from the texts of the SPDX list. The text of the GPL does not
+say whether later versions are allowed, so `GPL-2.0` names only the text, as on GitHub.
 """
 
 import re
@@ -70,7 +68,7 @@ def licences_in(text: str) -> list[str]:
     """Return the SPDX identifiers of the licences in a licence file, sorted. `unknown` is among them if the
     file also has much other text, or a permission notice whose conditions are not those of a known licence.
     The only identifier is `unknown` if no licence is recognised, or if the file has a common phrase that
-    restricts commercial use. A file without any ASCII letter or digit gives an empty list.
+    restricts commercial use.
     """
     words = _WORDS.findall(text.lower())
     plain = f" {' '.join(words)} "
@@ -97,10 +95,8 @@ def licences_in(text: str) -> list[str]:
 
 def licence_of_header(text: str) -> str | None:
     """Return the SPDX expression of the licence that the head of a source file states, or None if it states
-    none. An `SPDX-License-Identifier` tag (https://reuse.software/spec/) takes precedence, and gives None if
-    its brackets do not match. Without a tag, the licences that are recognised by a notice or, if short, by
-    their text are joined with AND. A permission notice whose conditions are not those of a known licence
-    gives `unknown`.
+    none. An `SPDX-License-Identifier` tag (https://reuse.software/spec/) takes precedence. Without a tag,
+    several licences are joined with AND.
     """
     if tag := _SPDX.search(text):
         return tag[1].rstrip("-.") if tag[1].count("(") == tag[1].count(")") else None
@@ -128,7 +124,7 @@ def _grants(plain: str) -> Iterator[tuple[str, int, int]]:
 
 def together(licences: list[str]) -> str | None:
     """Return the licences as one SPDX expression, or None if there are none. They are joined with AND, the
-    strict reading, because files seldom say whether the user may choose between them.
+    strict reading.
     """
     return " AND ".join(dict.fromkeys(licences)) or None
 

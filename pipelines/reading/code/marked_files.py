@@ -35,9 +35,8 @@ _GENERATED_HEAD = re.compile(
 
 
 def is_generated(path: str, text: str) -> bool:
-    """Return whether a file was written by a program: its name is that of a lock file, a minified script or
-    another kind of generated file; or it is JavaScript or CSS with lines of more than 110 characters on
-    average; or its first 40 lines say so.
+    """Return whether a file was written by a program, judging by its name, its first 40 lines or, in
+    JavaScript and CSS, lines of more than 110 characters on average.
     """
     name = PurePosixPath(path.rpartition("!")[2]).name.lower()
     if _GENERATED_NAME.fullmatch(name):

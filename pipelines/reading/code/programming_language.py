@@ -1,8 +1,7 @@
 """Find the programming language of a file from its name, its first line or, where languages share a suffix,
 its text.
 
-Names are those of GitHub Linguist (https://github.com/github-linguist/linguist), which The Stack and other
-code corpora use.
+Names are those of GitHub Linguist (https://github.com/github-linguist/linguist).
 """
 
 import re
@@ -58,11 +57,8 @@ _TYPESCRIPT_XML = re.compile(r"\s*(?:<\?xml|<!DOCTYPE TS)")
 
 
 def language_of(path: str, text: str) -> str | None:
-    """Return the language of a file, or None if neither its name nor its first line reveals it.
-
-    `.h` is C unless its text has constructs that only C++ or Objective-C has. `.m` is Objective-C or MATLAB
-    if its text shows which, else None. `.pl` is Perl unless its text is Prolog, and `.ts` is TypeScript
-    unless its text is the XML of a Qt translation.
+    """Return the language of a file, or None if it is not recognised. The text decides for suffixes that
+    languages share: `.h`, `.m`, `.pl` and `.ts`.
     """
     name = PurePosixPath(path.rpartition("!")[2]).name.lower()
     if name in _BY_NAME:

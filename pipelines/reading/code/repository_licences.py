@@ -33,16 +33,13 @@ class RepositoryLicences:
     _in_it: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, file: SourceFile, path: str) -> dict[str, str]:
-        """Return SPDX expressions by directory for the entry `path` of `file`; `read_code` chooses the
-        licence of the entry from them.
+        """Return SPDX expressions by directory for the entry `path` of `file`.
 
         For a member of an archive or git repository, the keys are the directories in it that have a licence
         file, as `directory_of` writes them; the archive is read an extra time to find them. For any other
-        file, or if the archive has no licence files, the only key is the root, "", and its expression is made
-        from `file.licences`. The result is empty if no licence is found.
+        file, or if the archive has no licence files, the only key is the root, "".
 
-        Raises UserError or StorageError if the archive or a licence file cannot be opened. Damage is ignored
-        here, because the reader reports it.
+        Raises UserError or StorageError if the archive or a licence file cannot be opened.
         """
         if "!" in path:
             if self._archive != file.location:

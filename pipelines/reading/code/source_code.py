@@ -19,13 +19,11 @@ _HEAD_LINES = 60
 
 def read_code(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield the file as `read_text` does, normally as one document. Licence files are set aside as `licence`,
-    and files with a NUL in their first 8,000 bytes as `binary`, except in UTF-16 and UTF-32, which write ASCII
-    letters with NUL bytes.
+    and files with a NUL in their first 8,000 bytes as `binary`, except in UTF-16 and UTF-32.
 
     `meta` gets `language`, `licence`, `generated` and `vendored`. `licence` is the SPDX expression that the
-    first 60 lines of the file state or, if they state none, that of the nearest licence files above the file;
-    in it, `unknown` stands for a licence that is not recognised. A language or licence that is not found is
-    left out. `entry.shared` maps directories to licences.
+    first 60 lines of the file state or, if they state none, that of the nearest licence files above the file.
+    A language or licence that is not found is left out.
     """
     chunks = iter(entry.chunks)
     first = b""

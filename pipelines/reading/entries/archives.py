@@ -69,11 +69,10 @@ def open_entries(file: SourceFile, source: Source) -> Iterator[Entry]:
     """Yield the entries of a file, in order. The stream of an entry is valid only until the next entry is
     requested.
 
-    Directories are skipped, and so are members that `source.members`, if set, does not match. An archive that
-    is itself a file of the source's format, such as an EPUB, is one entry. A member that cannot be read at
-    all, such as an encrypted one or a nested archive, is an entry whose stream is broken from the start.
-    Damage outside the members is reported by an entry with the name of the archive itself. The members of a
-    repository are the files of its commit.
+    Members that `source.members`, if set, does not match are skipped. An archive that is itself a file of the
+    source's format, such as an EPUB, is one entry. A member that cannot be read at all is an entry whose
+    stream is broken from the start. Damage outside the members is reported by an entry with the name of the
+    archive itself.
     """
     budget = DecodeBudget(decoded_bound(file.size, source.max_decoded_bytes))
     if file.commit is not None:
@@ -172,10 +171,6 @@ class TarInput:
 
 
 class _Header(tarfile.TarInfo):
-    """A tar header that rejects negative sizes and very long extended headers. It sets `complete` of its
-    archive when the end mark is read.
-    """
-
     @classmethod
     def frombuf(cls, buf: Any, encoding: str, errors: str) -> Self:
         header = super().frombuf(buf, encoding, errors)
@@ -291,9 +286,7 @@ def _zip_members(file: SourceFile, source: Source, budget: DecodeBudget) -> Iter
 
 
 def _open_zip(file: SourceFile) -> zipfile.ZipFile:
-    """Open and return the zip. An I/O error while the archive's last record is read, which zipfile reports as
-    damage, is raised as SourceError or StorageError.
-    """
+    """Open a zip. Raises SourceError or StorageError for an I/O error that zipfile would report as damage."""
     with attribute_os_errors(file):
         try:
             return zipfile.ZipFile(file.handle())

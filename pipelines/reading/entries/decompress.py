@@ -1,9 +1,9 @@
 """Decompress streams of gzip, bzip2, xz and zstd with any number of members or frames.
 
 A stream is an iterator of bytes. If the input is damaged or ends early, the stream delivers most of what
-comes before that point, then raises BrokenInput. No chunk exceeds about 64 MiB for any input: decompressors
-are asked for bounded output. The decompressor of zstd that takes its input in pieces cannot bound its output,
-so it gets 2 KiB at a time (a zstd block of 4 bytes decodes to at most 128 KiB).
+comes before that point, then raises BrokenInput. No chunk exceeds about 64 MiB for any input. The
+decompressor of zstd cannot bound its output, so it gets 2 KiB at a time (a zstd block of 4 bytes decodes to
+at most 128 KiB).
 """
 
 import bz2
@@ -45,7 +45,7 @@ class DecodeBudget:
 
     def bound(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         """Yield the same chunks, charged to the budget. Raises BrokenInput("decoded_limit") when they exceed
-        it, after yielding the bytes that still fit.
+        it.
         """
         for chunk in chunks:
             if len(chunk) > self._left:
@@ -71,9 +71,8 @@ def codec_of(head: bytes) -> str | None:
 
 
 def inflate(data: bytes | memoryview, most: int) -> bytes:
-    """Decompress raw deflate data, which has no header, and return at most the first `most` decoded bytes:
-    fewer, without an error, if the data is truncated. Raises BrokenInput("corrupt") if the data turns out to
-    be invalid before that.
+    """Decompress raw deflate data, and return at most the first `most` decoded bytes: fewer, without an
+    error, if the data is truncated. Raises BrokenInput("corrupt") if the data is invalid.
     """
     from zlib_ng import zlib_ng
 
@@ -87,9 +86,8 @@ def decompress(path: str, chunks: Iterator[bytes], budget: DecodeBudget) -> tupl
     """Decompress a stream. Return its first decoded bytes, a stream of all decoded bytes, and the number of
     compression layers removed.
 
-    The compression is recognised by the bytes. If the suffix of the file name promises a compression that the
-    bytes do not have, the returned stream raises BrokenInput("wrong_suffix"), or BrokenInput("truncated") if
-    the input is empty. With more than two layers it raises BrokenInput("nested_archive").
+    The compression is recognised by the bytes. The returned stream raises BrokenInput if the suffix of the
+    file name promises a compression that the bytes do not have, or if there are more than two layers.
     """
     head, chunks = peek(chunks, HEAD_BYTES)
     promised = _SUFFIXES.get(PurePosixPath(path).suffix.lower())
@@ -112,8 +110,8 @@ def rechunk(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def peek(chunks: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
-    """Return at least the first `size` bytes of a stream, or all of them if it is shorter, and an equivalent
-    stream that still begins with those bytes.
+    """Return at least the first `size` bytes of a stream, or all of them if it is shorter, and a stream
+    equivalent to the original.
     """
     held: list[bytes] = []
     total = 0

@@ -25,10 +25,9 @@ class SourceFile:
     r"""One file of a source.
 
     `path` is relative to the source's root, with slashes; bytes of a name that are not UTF-8 are written
-    `\xNN`, so it is always valid text. `size` is in bytes. `location` is the path of a local file, or the URL
-    of a remote one. For a remote file, `remote` says how its URL is opened, and `version` is the ETag, hash
-    or time in the listing, if any. `licences` are the licence files that apply to the file, if its format
-    asks for them.
+    `\xNN`. `size` is in bytes. `location` is the path of a local file, or the URL of a remote one. The
+    `version` of a remote file is the ETag, hash or time in the listing, if any. `licences` are the licence
+    files that apply to the file, if its format asks for them.
 
     For a git repository, `commit` is the full id of the commit, `location` is the directory with the
     repository's objects, and `size` is the total size of the files in the commit.
@@ -92,7 +91,7 @@ def has_changed(file: SourceFile, checksum: str) -> bool:
     """Return whether a file's content no longer has this checksum.
 
     A remote file with a version is not fetched again: its present size and version are compared with those in
-    `file`. A commit never changes.
+    `file`.
     """
     if file.commit is not None:
         return False

@@ -19,8 +19,8 @@ _WITH_NAMES = ("file", "not_regular", "submodule")  # the others are parts of th
 
 @dataclass(frozen=True)
 class GitMember:
-    """A file of a commit. `size` is in bytes, and `chunks` is the content. If `reason` is set, the file is
-    set aside for that reason and has no content. An empty path denotes the repository itself.
+    """A file of a commit. If `reason` is set, the file is set aside for that reason and has no content. An
+    empty path denotes the repository itself.
     """
 
     path: str
@@ -36,8 +36,7 @@ def is_repository(path: str) -> bool:
 
 def describe_repository(source: Source, raw: str, location: str, where: str) -> SourceFile | None:
     """Return the git repository at `location` as a file named `raw`, at the commit that the source's
-    `revision` names. Return None if there is no repository at the location. The size of the file is the total
-    size of the files in the commit. Error messages begin with `where`.
+    `revision` names, or None if there is no repository. Error messages begin with `where`.
 
     Raises SourceError if the repository has no such commit, or if the commit cannot be read.
     """
@@ -56,9 +55,9 @@ def describe_repository(source: Source, raw: str, location: str, where: str) -> 
 
 
 def git_members(file: SourceFile, source: Source, is_wanted: Callable[[str], bool]) -> Iterator[GitMember]:
-    """Yield the wanted files of a repository's commit, in order. A file that is set aside, or a part of the
-    commit that cannot be read, is yielded as a member with a reason. The content of a member is valid only
-    until the next member is requested.
+    """Yield the wanted files of a repository's commit, in order. A part of the commit that cannot be read is
+    yielded as a member with a reason. The content of a member is valid only until the next member is
+    requested.
     """
     assert file.commit is not None
     with GitObjects(Path(file.location), len(file.commit), source.page_memory_bytes) as objects:

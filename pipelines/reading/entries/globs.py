@@ -18,18 +18,17 @@ def matches(path: str, patterns: Sequence[str]) -> bool:
 
 
 def may_contain(directory: str, patterns: Sequence[str]) -> bool:
-    """Return whether a file below a relative directory may match one of the patterns. If not, a walk can skip
-    the directory. The result may be True although no file can match, because `**` is taken to match hidden
-    directories too.
+    """Return whether a file below a relative directory may match one of the patterns. The result may be True
+    although no file can match.
     """
     names = directory.split("/")
     return any(_may_contain(names, pattern.split("/")) for pattern in patterns)
 
 
 def covers(directory: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    """Return whether a walk can skip a relative directory because `exclude` rejects every file below it. This
-    is so if `exclude` has a pattern `P/**` whose P matches the directory. Such a pattern does not reject
-    hidden files, so the result is False if `include` may match a hidden file below the directory.
+    """Return whether a walk can skip a relative directory because `exclude` rejects every file below it. A
+    pattern `P/**` does not reject hidden files, so the result is False if `include` may match a hidden file
+    below the directory.
     """
     hidden = any(_spells_dot(p) and may_contain(directory, [p]) for p in include)
     return not hidden and any(p.endswith("/**") and compile_glob(p[:-3]).fullmatch(directory) for p in exclude)

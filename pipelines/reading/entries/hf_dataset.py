@@ -18,9 +18,8 @@ _STATE_BYTES = 64 << 20  # enough to list half a million files
 def select_saved_files(files: Sequence[SourceFile], source: Source) -> list[SourceFile]:
     """Return the files of a source that hold the rows of a saved Dataset, or of the splits of a DatasetDict.
 
-    Other files of the dataset (caches of `map`, descriptions) are left out. Raises SourceError if there is no
-    saved dataset, a state.json is not valid, a listed file that `include` and `exclude` select is missing, or
-    the dataset was saved with a separate selection of rows.
+    Raises SourceError if there is no saved dataset, a state.json is not valid, a listed file that `include`
+    and `exclude` select is missing, or the dataset was saved with a separate selection of rows.
     """
     where = f"source {source.name!r}"
     by_path = {file.path: file for file in files}

@@ -1,5 +1,5 @@
-"""Recognise licence files by their names, and find those that apply to a file. Licence files apply to
-everything below their directory, except where a deeper directory has licence files of its own.
+"""Recognise licence files by their names, and find those that apply to a file: those in the nearest directory
+above it that has any.
 """
 
 import re
@@ -25,16 +25,14 @@ Value = TypeVar("Value")
 
 
 def is_licence_name(path: str) -> bool:
-    """Return whether the last component of a path is a name that licence files have, such as `LICENSE`,
-    `LICENCE-MIT`, `COPYING.LESSER` or `UNLICENSE`.
-    """
+    """Return whether the last component of a path is a name that licence files have, such as `LICENCE-MIT`."""
     name = PurePosixPath(path.rpartition("!")[2]).name  # `a.zip!LICENSE` is a member without a directory
     return _NAME.fullmatch(name) is not None and not _OTHER.fullmatch(name)
 
 
 def nearest(path: str, by_directory: Mapping[str, Value]) -> Value | None:
-    """Look up the directories above a file in `by_directory`, the nearest first. Return the first value
-    found, or None. For a member of an archive, `a.tar!b/c`, only directories within the archive count.
+    """Return the value of the nearest directory above a file that is in `by_directory`, or None. For a member
+    of an archive, `a.tar!b/c`, only directories within the archive count.
     """
     archive, mark, inner = path.rpartition("!")
     directory = PurePosixPath(inner).parent

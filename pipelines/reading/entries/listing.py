@@ -24,16 +24,15 @@ def list_files(source: Source) -> list[SourceFile]:
     """List the files under the source's root that match `include` and not `exclude`, sorted by relative path.
 
     The root may be a directory, a symbolic link to one, a single file (its relative path is its name), or the
-    URL of a prefix or of one file. Links to files and directories are followed; a directory that is its own
-    ancestor through a link is not entered again. Pipes, sockets and devices are skipped. If the source sets
-    `files`, the names come from that list, and each must be a file.
+    URL of a prefix or of one file. Links to files and directories are followed. If the source sets `files`,
+    the names come from that list.
 
-    In a format that reads git repositories, each directory that is a repository is one file; the root may be
-    a repository itself. A format that asks for licences also gets licence files that `include` does not
-    match. The format `hf_dataset` keeps only the files with the rows of the dataset.
+    In a format that reads git repositories, each directory that is a repository is one file. A format that
+    asks for licences also gets licence files that `include` does not match. The format `hf_dataset` keeps
+    only the files with the rows of the dataset.
 
-    Raises SourceError if the root is missing, a directory, link or list cannot be read, an `include` pattern
-    matches nothing, two names map to the same path, or no file is left.
+    Raises SourceError if the root is missing or cannot be read, an `include` pattern matches nothing, two
+    names map to the same path, or no file is left.
     """
     where = f"source {source.name!r}"
     names, describe = _list_remote(source, where) if is_url(source.root) else _list_local(source, where)

@@ -1,6 +1,4 @@
-"""Normalise text when it is read: line ends, control characters, Unicode form, and user names and URLs in
-tweets. Normalising a text twice gives the same result as normalising it once.
-"""
+"""Normalise text when it is read. Normalising a text twice gives the same result as normalising it once."""
 
 import re
 import unicodedata
@@ -22,8 +20,8 @@ _LEADS = (0xC2, 0xE2)  # first bytes of C1 characters and of separators
 
 
 def _windows_1252() -> dict[bytes, bytes]:
-    """Return a map from each C1 character to the Windows-1252 character with the same code, both as UTF-8
-    bytes. The codes that Windows-1252 does not define map to empty bytes.
+    """Return a map from each C1 character to the Windows-1252 character with the same code, or to nothing, as
+    UTF-8 bytes.
     """
     return {chr(code).encode(): bytes([code]).decode("cp1252", "ignore").encode() for code in range(0x80, 0xA0)}
 
@@ -56,16 +54,14 @@ def normalise(text: str, unicode_form: str = "NFC", bordered: bool = False) -> t
 
     - CR LF, CR, vertical tab, form feed, U+2028 and U+2029 become LF.
     - U+0080 to U+009F become the Windows-1252 characters of the same code, as the HTML standard reads
-      `&#146;` ("numeric character reference end state"): they are Windows-1252 bytes that were decoded as
-      Latin-1. The five codes that Windows-1252 does not define are removed. U+0085 is ambiguous: it is the ellipsis
-      in Windows-1252, and the line end of mainframe texts in Unicode. It becomes LF if the text has no other line
-      break and no other character in this range; otherwise it becomes the ellipsis.
+      `&#146;` ("numeric character reference end state"). The five codes that Windows-1252 does not define are
+      removed. U+0085, also the line end of mainframe texts, becomes LF if the text has no other line break and
+      no other character in this range; otherwise it becomes the ellipsis.
     - All other control characters except tab and LF are removed.
     - The text is brought to NFC, unless `unicode_form` is "none".
     - A `bordered` text keeps U+2029, the mark between the source and the target of a pair.
 
-    Format characters (direction marks, joiners of emoji) are kept. Raises UnicodeEncodeError for a lone
-    surrogate.
+    Raises UnicodeEncodeError for a lone surrogate.
     """
     data = before = text.encode("utf-8")
     if b"\r" in data:
@@ -93,8 +89,6 @@ def normalise_tweet(data: bytes) -> tuple[bytes, dict[str, int]]:
     """Replace each user name in a normalised UTF-8 text with `@USER` and each URL with `HTTPURL`, as in
     BERTweet (Nguyen et al., 2020, section 2). Return the new text, and how many `user_names` and `urls` were
     replaced.
-
-    A URL begins with `http://`, `https://` or `www.`, in upper or lower case.
     """
     counts = {"user_names": 0, "urls": 0}
     if b"@" not in data and b"://" not in data and b"www." not in data.lower():
@@ -167,7 +161,7 @@ def normalise_all(texts: Sequence[str], unicode_form: str = "NFC", bordered: boo
 
 def _is_normal(text: str, data: memoryview, classes: int, unicode_form: str, bordered: bool) -> bool:
     """Return whether `normalise` would leave a text unchanged. `data` is its UTF-8, and `classes` are the
-    flags (`_CLASSES`) of the bytes in it that may need a change.
+    flags of the bytes in it that may need a change.
     """
     if classes & _CONTROL:
         return False

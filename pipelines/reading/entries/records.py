@@ -34,7 +34,7 @@ class Bad(NamedTuple):
 class RawRecord(NamedTuple):
     """A record whose text a child process has yet to extract. `content` is the bytes of a page or a document,
     and `charset` is what HTTP declares, or "". The other fields are those of TextRecord, but `meta` is not
-    JSON yet and lacks the fields that the child process adds.
+    JSON yet.
     """
 
     content: bytes | memoryview
@@ -45,9 +45,8 @@ class RawRecord(NamedTuple):
 
 
 def to_json(value: Any) -> bytes:
-    """Return `value`, such as the fields for `meta`, as JSON in UTF-8, or as ASCII JSON with escapes if it
-    contains a lone surrogate. Values of other types than those of JSON, such as dates, become strings. Raises
-    ValueError for NaN and infinities.
+    """Return `value` as JSON in UTF-8, or as ASCII JSON with escapes if it contains a lone surrogate. Values
+    of types that JSON lacks, such as dates, become strings. Raises ValueError for NaN and infinities.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
     try:
@@ -58,12 +57,10 @@ def to_json(value: Any) -> bytes:
 
 def composed_record(record: dict[str, Any], size: int, source: Source) -> TextRecord | Bad:
     """Turn `record`, the fields of one record, into a TextRecord as the source's `text`, which must be set,
-    says. Modifies `record`. Fields that become neither text nor URL go to `meta`. `size` is passed on to the
-    result.
+    says. Modifies `record`.
 
     Return a Bad if there is no text, if a text field holds something other than text, or if the text has more
-    characters than `max_document_bytes`; its size in bytes is checked when it is stored. Raises ValueError if
-    `meta` would contain a number that JSON cannot represent, such as NaN.
+    characters than `max_document_bytes`. Raises ValueError if `meta` would contain NaN or an infinity.
     """
     assert source.text is not None
     names = tuple(record)

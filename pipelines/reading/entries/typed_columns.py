@@ -11,8 +11,8 @@ Record = TypeVar("Record", TextRecord | Bad, TextRecord | Bad | RawRecord)
 
 
 def check_types(records: Iterator[Record], source: Source) -> Iterator[Record | Bad]:
-    """Yield the same records, except that a record becomes Bad("wrong_type") if one of its fields does not
-    have the type of its column.
+    """Yield the same records, but Bad("wrong_type") for a record with a field that does not have the type of
+    its column.
     """
     fields = [field for _, field in source.typed_fields()]
     if not fields:

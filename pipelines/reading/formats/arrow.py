@@ -1,7 +1,5 @@
-"""Arrow IPC files and streams: one record per row, read message by message.
-
-An IPC file is an IPC stream between a magic number and a footer. Both are read as streams, so archives and
-compression work, and a truncated file still yields its first batches.
+"""Arrow IPC files and streams: one record per row, read message by message. Both are read as streams, so
+archives and compression work, and a truncated file still yields its first batches.
 """
 
 import io
@@ -36,9 +34,7 @@ def read_arrow(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield one record per row of an IPC file or stream. Columns are used, and SourceError is raised, as in
     `read_parquet`.
 
-    A record batch is held in memory whole. A batch over 512 MiB ends the file as `large_batch`; the remedy is
-    to write smaller batches. The first batch with wrong offsets or lengths ends the file as `corrupt`. A file
-    whose records add up to more than `max_decoded_bytes` ends as `decoded_limit`.
+    A record batch is held in memory whole. A batch over 512 MiB ends the file as `large_batch`.
     """
     head, chunks = peek(entry.chunks, len(_MAGIC))
     if not head.startswith((_MAGIC, _CONTINUATION)):
@@ -85,8 +81,8 @@ def _next(reader: Any, messages: "_Messages") -> pa.RecordBatch | None:
 
 
 def _view_bytes(column: pa.Array) -> int:
-    """Return the total size in bytes of the values of a view column, or 0 for a column of another type.
-    Values may share bytes in the file, but not once they are read.
+    """Return the total size in bytes of the values of a view column. Values may share bytes in the file, but
+    not once they are read.
     """
     if column.type not in (pa.string_view(), pa.binary_view()):
         return 0
@@ -154,8 +150,8 @@ class _Messages(io.RawIOBase):
         return size
 
     def _message(self) -> bytes:
-        """Return the next message in the format of Arrow 0.15 and later, which begins with a continuation
-        marker. Return no bytes at the end of the stream.
+        """Return the next message in the format of Arrow 0.15 and later, or no bytes at the end of the
+        stream.
         """
         mark = self._file.take(4)
         if not mark:

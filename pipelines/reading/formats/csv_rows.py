@@ -145,8 +145,7 @@ class _Rows:
 
     def _lines(self) -> Iterator[str]:
         """Yield lines for the CSV parser, and "" for a line over the size limit that begins a row. Raises
-        _Unfinished if such a line occurs within a row, or if a row grows too long or does not end before the
-        file does.
+        _Unfinished for a row that grows too long or does not end.
         """
         for line in self._stream:
             within = bool(self._held)

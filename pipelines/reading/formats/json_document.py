@@ -1,6 +1,4 @@
-"""JSON files that hold one JSON text, which is an array of objects or a single object. It is divided into
-records as a stream.
-"""
+"""JSON files that hold an array of objects or a single object, divided into records as a stream."""
 
 import re
 from collections.abc import Iterator
@@ -22,11 +20,10 @@ _REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 
 def read_json(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield one record per element of the array, or one for the object. Fields, limits and reasons are as in
-    the format `jsonl`.
+    the format `jsonl`. At most about `max_document_bytes` of an element are held in memory.
 
-    At most about `max_document_bytes` of an element are held in memory. If the JSON text does not end, the
-    rest is set aside as `truncated`. Bytes other than white space after its end count as one more record, set
-    aside as `trailing_bytes`.
+    If the JSON text does not end, the rest is set aside as `truncated`. Bytes other than white space after
+    its end count as one more record, set aside as `trailing_bytes`.
     """
     head, chunks = peek(entry.chunks, len(BOM))
     mark = BOM
@@ -78,10 +75,8 @@ def _rest(held: list[bytes], divider: "_Divider") -> Iterator[bytes]:
 
 
 class _Divider:
-    """Divides a JSON array, or a single object, into pieces, none of which spans two elements.
-
-    `between` is true after a piece that ends its element, and `ended` after the last piece. Brackets are only
-    counted; the parser of the element finds out whether they match.
+    """Divides a JSON array, or a single object, into pieces, none of which spans two elements. `between` is
+    true after a piece that ends its element, and `ended` after the last piece.
     """
 
     def __init__(self, chunks: Iterator[bytes]) -> None:

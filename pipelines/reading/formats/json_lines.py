@@ -46,8 +46,8 @@ class _LongLine(LongRecord):
 
 
 def lines(chunks: Iterator[bytes], limit: int) -> Iterator[bytes | LongRecord]:
-    """Yield the lines of a stream without their line feeds; the last may lack one. A line of more than
-    `limit` bytes is a LongRecord.
+    """Yield the lines of a stream without their line feeds. A line of more than `limit` bytes is a
+    LongRecord.
     """
     chunks = rechunk(chunks)  # a one-byte line takes 50 bytes of memory
     held: list[bytes] = []  # pieces of the line that has not ended yet
@@ -89,18 +89,16 @@ def read_jsonl(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     the URL if it is a string, and all other fields are kept as JSON in `meta`. A line over
     `max_document_bytes` is set aside as `oversized` or, with `oversized: split`, divided by `split_record`.
 
-    NaN, Infinity and floating-point numbers too large for a double become null in `meta`, because other
-    readers reject them.
+    NaN, Infinity and floating-point numbers too large for a double become null in `meta`.
     """
     chunks = entry.chunks if source.max_document_bytes < _BLANK_BYTES else _drop_blank_lines(entry.chunks)
     yield from json_records(lines(chunks, source.max_document_bytes), source)
 
 
 def json_records(texts: Iterator[bytes | LongRecord], source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per non-blank JSON text. A LongRecord is set aside as `oversized` or, with `oversized:
-    split`, divided by `split_record`. A text with more than about _MOST_VALUES values is set aside as
-    `too_many_values`, because its values would take far more memory than the text, and orjson crashes when an
-    allocation fails.
+    """Yield one record per non-blank JSON text. A text with more than about _MOST_VALUES values is set aside
+    as `too_many_values`, because its values would take far more memory than the text, and orjson crashes when
+    an allocation fails.
     """
     import orjson
 

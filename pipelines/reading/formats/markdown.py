@@ -31,8 +31,7 @@ def read_markdown(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
     Front matter is a YAML mapping without aliases. It lies between `---` on the first line and a later line
     `---` or `...` within the first 65,536 characters. Its fields become `meta`, with values as written
-    (`true` is the string "true"); the field named by `url_field` is the URL if it is a string. Any other
-    block, such as text between two horizontal rules, stays in the text.
+    (`true` is the string "true"); the field named by `url_field` is the URL if it is a string.
     """
     fields: dict[str, Any] = {}
     for number, record in enumerate(read_text(entry, source)):

@@ -34,9 +34,7 @@ def read_mediawiki(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 class _Dump:
-    """The state of parsing a dump: the path of open elements, the fields of the open page, and the records
-    found since the last `take`.
-    """
+    """The state of parsing a dump, and the records found since the last `take`."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

@@ -16,11 +16,9 @@ _DELTA_BYTE_ARRAY = 7
 
 
 class Pages(NamedTuple):
-    """Sizes of the decompressed pages of a row group, in bytes.
-
-    `largest` is the size of the largest page. `shared` maps the name of each column in which values share
-    prefixes (DELTA_BYTE_ARRAY) to the size of its largest page, because every value there may be as long as a
-    page.
+    """Sizes of the decompressed pages of a row group, in bytes. `shared` maps the name of each column in
+    which values share prefixes (DELTA_BYTE_ARRAY) to the size of its largest page, because every value there
+    may be as long as a page.
     """
 
     largest: int

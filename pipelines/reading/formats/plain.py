@@ -16,8 +16,8 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def read_text(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield the whole stream as one document. A stream over `max_document_bytes` is set aside as `oversized`
-    or, with `oversized: split`, cut into documents of at most that many bytes.
+    """Yield the whole stream as one document or, with `oversized: split`, cut into documents of at most
+    `max_document_bytes` bytes.
     """
     held = bytearray()
     for chunk in entry.chunks:
@@ -40,8 +40,7 @@ def split_text(
     first: bytes, chunks: Iterator[bytes], encoding: str, limit: int, errors: str = "strict"
 ) -> Iterator[TextRecord | Bad]:
     """Yield the stream, which is `first` followed by `chunks`, as documents of at most `limit` bytes of
-    UTF-8, cut at line ends where possible. If bytes cannot be decoded, the last item is a Bad. `errors` is
-    the error handler of the decoder.
+    UTF-8, cut at line ends where possible. If bytes cannot be decoded, the last item is a Bad.
     """
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     mark = "\ufeff"  # at the start of the stream only

@@ -25,15 +25,12 @@ _DECODER = json.JSONDecoder(parse_constant=lambda name: None)
 
 def split_record(pieces: Iterator[bytes], source: Source) -> Iterator[TextRecord | Bad]:
     """Yield the text of one record as documents of at most `max_document_bytes` bytes of UTF-8, cut at line
-    ends where possible.
-
-    `pieces` are the bytes of the record, divided in any way. All documents carry the fields before the text;
-    the last document also carries the fields after it.
+    ends where possible. All documents carry the fields before the text; the last document also carries the
+    fields after it.
 
     A record whose text is not a string, or does not begin within about `max_document_bytes`, is set aside as
-    `oversized`. If the rest is not JSON, cannot be decoded, has a lone surrogate, or has more than
-    `max_document_bytes` characters after the text, the documents so far are kept and the rest is set aside as
-    one more record.
+    `oversized`. If the rest of the record is broken or too long, the documents so far are kept and the rest
+    is set aside as one more record.
     """
     try:
         yield from _split(_blocks(pieces, max(1, source.max_document_bytes // _BLOCKS)), source)
@@ -120,9 +117,7 @@ def _before_text(line: str, text_field: str) -> tuple[dict[str, Any], int]:
 
 
 def _after_text(tail: str) -> dict[str, Any]:
-    """Return the fields after the text. `tail` begins after the text's closing quote. Raises ValueError or
-    IndexError if the record does not end properly.
-    """
+    """Return the fields after the text. `tail` begins after the text's closing quote."""
     position = _space(tail, 0)
     if tail[position] == "}":
         return dict(_DECODER.decode("{" + tail[position:]))

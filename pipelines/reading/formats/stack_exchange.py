@@ -1,8 +1,7 @@
 """Stack Exchange data dumps (https://archive.org/details/stackexchange): Posts.xml, one record per question.
 
-Posts are in the order in which they were written, so the answers to a question may appear long after it. They
-are sorted by question in runs, which are kept in a temporary file and then merged. Memory therefore hardly
-grows with the dump, and the temporary file takes at most about as much space as the decompressed dump.
+The answers to a question may appear long after it. Posts are therefore sorted by question in runs, which are
+kept in a temporary file and then merged.
 """
 
 import heapq

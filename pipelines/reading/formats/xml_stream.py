@@ -34,8 +34,8 @@ class XmlStream:
         self._parser.EntityDeclHandler = _refuse
 
     def parse(self, chunks: Iterator[bytes]) -> Iterator[None]:
-        """Yield None after every piece of the stream, so that the caller can pass on what was found in it.
-        Raises BrokenInput, after a last yield, if the XML is malformed, rejected or ends too early.
+        """Yield None after every piece of the stream. Raises BrokenInput, after a last yield, if the XML is
+        malformed, rejected or ends too early.
         """
         for chunk in chunks:
             for start in range(0, len(chunk), CHUNK_BYTES):

@@ -2,9 +2,8 @@
 
 The process runs in an empty temporary repository, and sees only the directory of objects of the repository to
 be read (GIT_OBJECT_DIRECTORY, git(1)). Therefore configuration, hooks, attributes, grafts and replacements in
-that repository are never read, nothing is checked out, and no missing object is fetched. On Linux, the kernel
-bounds the memory of the process (RLIMIT_AS). The content of every object that is read is compared with its
-id, so a commit id determines everything that is read.
+that repository are never read, nothing is checked out, and no missing object is fetched. The content of every
+object that is read is compared with its id.
 """
 
 import hashlib
@@ -52,8 +51,7 @@ class GitObjects:
     map. Objects are named by their ids.
 
     Methods raise SourceError if git is missing or needs more than `memory`, and StorageError if git is
-    killed, stops answering or gives an unexpected answer. If git exits by itself for another reason, the
-    object counts as damaged.
+    killed, stops answering or gives an unexpected answer.
     """
 
     def __init__(self, directory: Path, id_digits: int, memory: int) -> None:
@@ -250,9 +248,6 @@ class _CatFile:
 
 
 def _environment(place: Path, directory: Path) -> dict[str, str]:
-    """Return the whole environment of the git process. It excludes the user's and the machine's
-    configuration, network access and prompts.
-    """
     return {
         "PATH": os.environ.get("PATH", os.defpath), "HOME": str(place), "LC_ALL": "C",
         "GIT_DIR": str(place), "GIT_OBJECT_DIRECTORY": str(directory / "objects"),

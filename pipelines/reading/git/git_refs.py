@@ -1,8 +1,8 @@
 """Find git repositories, and the commits that their branches and tags name, without running git.
 
-A repository may come from anyone, and its configuration can name programs that git would run. So git is not
-run here. Only the repository's refs are read, from the files in which git stores them (gitrepository-layout),
-in the order in which git looks up a name (gitrevisions).
+A repository may come from anyone, and its configuration can name programs that git would run. Only the
+repository's refs are read, from the files in which git stores them (gitrepository-layout), in the order in
+which git looks up a name (gitrevisions).
 """
 
 import re
@@ -28,8 +28,8 @@ def check_revision(revision: str) -> None:
 
 def git_directory(path: Path) -> Path | None:
     """Return the directory with the objects and refs of a repository: `path` itself for a bare repository,
-    else its `.git`. Return None if `path` is not a repository. A `.git` that is a file does not count:
-    submodules and linked work trees have one, and it refers to another place.
+    else its `.git`. Return None if `path` is not a repository. A `.git` that is a file, as in submodules and
+    linked work trees, does not count.
     """
     for each in (path, path / ".git"):
         if (each / "HEAD").is_file() and (each / "objects").is_dir() and (each / "refs").is_dir():
@@ -41,8 +41,8 @@ def resolve_revision(directory: Path, revision: str) -> str:
     """Return the id, 40 or 64 hex digits, of the commit or tag object that a revision names. A full id is
     returned unchanged and unchecked.
 
-    Raises ValueError, which says what is wrong, if the repository does not have the revision, if its refs
-    cannot be read, or if it borrows objects from another repository.
+    Raises ValueError if the repository does not have the revision, if its refs cannot be read, or if it
+    borrows objects from another repository.
     """
     if (directory / "objects/info/alternates").exists():
         raise ValueError(

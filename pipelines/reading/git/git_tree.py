@@ -83,8 +83,7 @@ def files_of_commit(objects: GitObjects, commit: str) -> Iterator[GitFile]:
 
 def _entries(tree: bytes, directory: bytes, id_bytes: int) -> Iterator[tuple[int, bytes, str]]:
     """Return an iterator over the entries of a tree object: (file type, path, id). In the object, an entry is
-    a mode, a space, a name, a zero byte and an id, and nothing separates two entries. Raises
-    DamagedObjectError if the bytes have any other form.
+    a mode, a space, a name, a zero byte and an id, and nothing separates two entries.
     """
     found = []
     at = 0

@@ -1,7 +1,6 @@
 """Books of Project Gutenberg as plain text, without the project's licence and header and without credits.
 
-The lines that frame a book have changed since 1991; the patterns below cover the forms that occur in the
-project's files. These lines separate the book from the licence
+The lines that frame a book have changed since 1991. They separate the book from the licence
 (https://www.gutenberg.org/policy/license.html) or its older form, the "small print".
 """
 

@@ -77,8 +77,7 @@ def _body(text: str) -> str:
 
 def _files(data: bytes, most: int) -> dict[str, str]:
     """Return the LaTeX files of a paper by name, without comments. A file that is not an archive has the name
-    "". Raises BrokenInput if the archive is damaged or has too many members, or if the files have more than
-    `most` bytes together.
+    "". Raises BrokenInput if the archive is damaged, or if the files have more than `most` bytes together.
     """
     if data[257:262] != b"ustar":
         if len(data) > most:
@@ -140,12 +139,9 @@ def _without_comments(text: str) -> str:
 
 
 def _main_file(files: Mapping[str, str]) -> str:
-    r"""Return the name of the file that is compiled: one with a document class and `\begin{document}` or, if
-    there is none, one with only `\begin{document}`. The only file of a paper may also have just a document
-    class, or commands of plain TeX. Among several, prefer one that no other file includes, then the one
-    nearest to the root of the archive, then the longest.
-
-    Raises BrokenInput if there is no such file.
+    r"""Return the name of the file that is compiled, normally one with a document class and
+    `\begin{document}`. Among several, prefer one that no other file includes, then the one nearest to the
+    root of the archive, then the longest. Raises BrokenInput if there is no such file.
     """
     included = {name for one, text in files.items() for name in _included(text, posixpath.dirname(one), files)}
     candidates = [name for name, text in files.items() if _CLASS.search(text) and _BEGIN.search(text)]

@@ -36,7 +36,7 @@ def join_pages(pages: Sequence[str]) -> str:
     - A word that is hyphenated at the end of a line is rejoined on the line where it begins, if its second part
       begins with a lower-case letter. The hyphen stays if the document has the word with a hyphen within a line, and
       nowhere without one.
-    - Ligatures become letters. Trailing white space is removed, and so are blank lines at the top and bottom of a page.
+    - Ligatures become letters.
     """
     lines = _without_heads([page for page in map(_lines, pages) if page])
     return _join_words("\n".join("\n".join(page) for page in lines if page))

@@ -1,8 +1,7 @@
 """The text layer of a PDF, read with pdfium, without running heads and page numbers.
 
 pdfium returns the text of a page in the order in which the page draws it. For files made by word processors
-and TeX this is usually the reading order, columns included. `pipelines.reading.rich.page_lines` then removes
-running heads and joins divided words.
+and TeX this is usually the reading order, columns included.
 """
 
 import re
@@ -22,13 +21,10 @@ _TEXTS = {"Title": "title", "Author": "author"}
 
 
 def pdf_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return ({"meta": ...}, text) of a PDF, or ({"reason": ...}, "") if it is to be set aside. `label` is
-    not used.
+    """Return ({"meta": ...}, text) of a PDF, or ({"reason": ...}, "") if it is to be set aside.
 
-    Reasons: `not_pdf`, `encrypted` (it needs a password), `corrupt` (the file or all of its pages cannot be
-    loaded, or more than 100 pages cannot), `no_text_layer` (a scan), `oversized`. `meta` gets `title`,
-    `author` and `created` if the file has them, `pages`, `pages_without_text` (some of these may be scans),
-    and `pages_unreadable` if there are any.
+    A PDF is `corrupt` if the file or all of its pages cannot be loaded, or more than 100 pages cannot. Of the
+    `pages_without_text` in `meta`, some may be scans.
     """
     import pypdfium2
 

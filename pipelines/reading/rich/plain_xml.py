@@ -1,9 +1,9 @@
 """Read large XML in which few elements matter, in a fraction of the time that an XML parser with callbacks
 takes.
 
-expat checks that the XML is well-formed and has no document type; without callbacks it takes a third of the
-time. In well-formed XML, `<` only begins a tag, a comment, a CDATA section or a processing instruction. If
-there are only tags, a regular expression finds every one. Other XML is left to `zip_package.read_elements`.
+expat checks that the XML is well-formed and has no document type. In well-formed XML, `<` only begins a tag,
+a comment, a CDATA section or a processing instruction. If there are only tags, a regular expression finds
+every one.
 """
 
 import re
@@ -32,8 +32,8 @@ def read_plain(
     texts: Mapping[str, Callable[[str], None]],
     left_out: Collection[str],
 ) -> None:
-    """Call the functions in `starts`, `ends` and `texts` for the elements of XML, by element name without
-    namespace, as `zip_package.read_elements` does.
+    """Call the functions in `starts`, `ends` and `texts` for the elements of XML, as
+    `zip_package.read_elements` does.
 
     Raises BrokenInput where that function does. Raises NotPlain for encodings other than UTF-8, comments,
     CDATA sections, processing instructions, and elements inside those of `texts`.
@@ -80,8 +80,8 @@ def _decoded(data: bytes) -> str:
 @lru_cache(maxsize=8)
 def _tags(names: frozenset[str], texts: frozenset[str], left_out: frozenset[str]) -> re.Pattern[str]:
     """Return a regular expression that matches the start and end tags of the elements in any of the three
-    sets. For an element of `texts` that contains only text, one match covers the start tag, the text and the
-    beginning (`</`) of the end tag.
+    sets. For an element of `texts` that contains only text, one match covers the start tag, the text and
+    `</`.
     """
     prefix = r"(?:[^\s<>/:=\"']++:)?+"
     whole = rf"{prefix}({'|'.join(sorted(texts))})(?=[\s>]){_ATTRIBUTES}(?<!/)>([^<]*+)</"

@@ -42,8 +42,7 @@ def read_subtitles(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     every line twice.
 
     `meta` holds `cues` (their number), `seconds` (the time at which the last cue ends), and for WebVTT the
-    `language` that its header names. A file without a line of times is set aside as `not_subtitles`.
-    Subtitles are never split; a file over `max_document_bytes` is set aside as `oversized`.
+    `language` that its header names. Subtitles are never split.
     """
     held = entry.read(source.max_document_bytes)
     if held is None:

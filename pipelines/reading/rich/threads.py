@@ -6,8 +6,8 @@ from pipelines.reading.web.extraction import PageLimits, fragment_text
 def thread_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
     """Return ({"meta": {}}, text) of a question with its answers, or ({"reason": ...}, "") if a piece of its
     HTML exceeds `limits.nodes` or `limits.depth`. `data` holds the title as plain text, then the question and
-    the answers as HTML, separated by NUL. `label` is not used. The text is `Q: `, the title and the body of
-    the question, then `A: ` and the text of each answer that has any.
+    the answers as HTML, separated by NUL. The text is `Q: `, the title and the body of the question, then `A:
+    ` and the text of each answer that has any.
     """
     title, *bodies = data.decode().split("\0")
     texts = []

@@ -20,10 +20,7 @@ _HEADER, _LENGTHS = 30, 26  # bytes of a local header, and where the lengths of 
 
 
 class ZipPackage:
-    """The members of a package. The constructor raises BrokenInput if `data` is not a zip archive. `member`
-    raises it if a member cannot be read or is longer than `limits.html_bytes`, or if the members read so far
-    exceed `decoded_bound` together.
-    """
+    """The members of a package. The constructor raises BrokenInput if `data` is not a zip archive."""
 
     def __init__(self, data: bytes, limits: PageLimits) -> None:
         self._data = memoryview(data)
@@ -86,9 +83,7 @@ class ZipPackage:
 
 
 def resolve(base: str, reference: str) -> str:
-    """Return the name of the member that a reference in the member `base` leads to. If the reference leads
-    above the root of the package, the result begins with `..`.
-    """
+    """Return the name of the member that a reference in the member `base` leads to."""
     path = unquote(reference.partition("#")[0])
     return posixpath.normpath(path[1:] if path.startswith("/") else posixpath.join(posixpath.dirname(base), path))
 
@@ -121,8 +116,8 @@ def read_elements(
 ) -> None:
     """Parse XML as `read_xml` does, for documents with many elements of which few matter. `starts`, `ends`
     and `texts` map an element name to a function, which is called at the start of the element, at its end,
-    and with each piece of text in it. An element in `texts` is not looked up in `starts` and `ends`. No
-    function is called for elements in `left_out` or for anything inside them.
+    and with each piece of text in it. An element in `texts` is not looked up in `starts` and `ends`. Elements
+    in `left_out` are skipped with everything inside them.
     """
     local = _LocalNames()
     depth = 0  # open elements inside one that is left out, itself included

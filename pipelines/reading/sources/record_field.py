@@ -109,7 +109,7 @@ def typed_value(value: Any, kind: ColumnType) -> Any:
 
 def parse_date(text: str) -> datetime:
     """Parse an ISO 8601 date, with or without a time of day, and return it as a naive datetime in UTC. A time
-    without a zone is taken as UTC. Raises ValueError for any other text, such as a year or a time alone.
+    without a zone is taken as UTC. Raises ValueError for any other text.
     """
     found = datetime.fromisoformat(text.strip())
     try:

@@ -46,9 +46,7 @@ class RecordText:
     one side has no border."""
 
     def check(self) -> None:
-        """Raise ValueError if neither `fields` nor `turns` is set, if `target` is also in `fields` or equal
-        to `turns`, or if `turns` is set and `template` names no field.
-        """
+        """Raise ValueError if the settings are incomplete or contradict each other."""
         if not self.fields and not self.turns:
             raise ValueError("fields: got none, expected `fields` or `turns`")
         if self.target and self.target in self.names()[:-1]:
@@ -64,7 +62,7 @@ class RecordText:
 
     def take(self, record: dict[str, Any]) -> str:
         """Remove the fields from a record and return the text composed of them. Raises NoTextError if there
-        is none, if a field or a turn holds something other than text, or if `turns` is not a list of objects.
+        is none, or if a field does not have the expected type.
         """
         pieces = [text for field in self.fields if (text := _text(_take(record, field.split("."), field)))]
         if self.turns:

@@ -1,5 +1,5 @@
 """The formats that a corpus file may name. A built-in reader is imported only when a file of its format is
-read. The reader of an installed package is imported when a corpus file that names it is loaded.
+read.
 """
 
 import pkgutil
@@ -41,8 +41,7 @@ class Format:
     - `suffixes`: the endings of file names, in lower case and without compression suffixes, by which `init`
       recognises the format.
     - `columns`: fields that the reader puts into `meta`, with their types, which `init` proposes as columns.
-    - `only_utf8`: the reason, for an error message, why a source must not set an encoding other than UTF-8. Empty if
-      it may set one, and for formats with `pages`, which have an error message of their own.
+    - `only_utf8`: the reason, for an error message, why a source must not set an encoding other than UTF-8.
     """
 
     reader: str | Callable[..., Any]
@@ -67,9 +66,7 @@ class Format:
 
     def load_reader(self) -> Callable[..., Any]:
         """Import and return the reader: a function (Entry, Source) -> an iterator with a TextRecord, Bad or
-        RawRecord per record, in order.
-
-        The reader may raise BrokenInput, for example if the bytes end early.
+        RawRecord per record, in order. It may raise BrokenInput.
         """
         if not isinstance(self.reader, str):
             return self.reader
@@ -78,7 +75,7 @@ class Format:
 
     def load_shared(self) -> Callable[..., Any]:
         """Import and return `shared`. It takes a Source and returns a function (SourceFile, entry path) ->
-        the value of `Entry.shared`. For a format without `shared`, the value is always None.
+        the value of `Entry.shared`.
         """
         if not self.shared:
             return lambda source: lambda file, path: None
@@ -194,9 +191,8 @@ FORMATS = {
 
 def format_of(name: str) -> Format:
     """Return a built-in format, or a format of an installed package. An installed format is named
-    PACKAGE:FORMAT, after an entry point in the group `gristmill.formats`.
-
-    Raises ConfigError("format: message") for an unknown name, and for an entry point that is not a function.
+    PACKAGE:FORMAT, after an entry point in the group `gristmill.formats`. Raises ConfigError for an unknown
+    name, and for an entry point that is not a function.
     """
     if name in FORMATS:
         return FORMATS[name]
@@ -207,9 +203,7 @@ def format_of(name: str) -> Format:
 
 
 def format_code(name: str) -> dict[str, str]:
-    """Return the code identity of a format, as `gristmill.libraries.provenance` gives it: versions and a
-    digest of the source. Empty for built-in formats.
-    """
+    """Return the code identity of a format: versions and a digest of the source. Empty for built-in formats."""
     reader = format_of(name).reader
     return provenance(reader) if callable(reader) else {}
 

@@ -146,9 +146,7 @@ class Source:
     """Where the texts come from, for the corpus card; published unchanged."""
 
     def check(self) -> None:
-        """Raise ValueError, whose message begins with the name of a field, for a value out of range or fields
-        that do not fit together.
-        """
+        """Raise ValueError for invalid fields. Its message begins with the name of a field."""
         if not re.fullmatch(SOURCE_NAME, self.name):
             raise ValueError(f"name: got {self.name!r}, expected letters, digits, - and _, a letter first")
         most = ("max_document_bytes", "part_bytes", "max_html_bytes", "max_file_bytes")

@@ -90,8 +90,8 @@ def decode_page(data: bytes, http_charset: str = "") -> Decoded:
 
 
 def codec_of_label(label: str) -> str | None:
-    """Return the name of the Python codec for a label of the WHATWG encoding standard. Return None for an
-    unknown label, and for a label that browsers refuse.
+    """Return the name of the Python codec for a label of the WHATWG encoding standard. Return None for a
+    label that is unknown or that browsers refuse.
     """
     from resiliparse.parse.encoding import map_encoding_to_html5
 
@@ -119,9 +119,7 @@ def _declared_codecs(data: bytes, http_charset: str) -> Iterator[str]:
 
 
 def is_undecodable(text: str) -> bool:
-    """Return whether more than a tenth of a text's characters, not counting white space, are U+FFFD, the
-    replacement character.
-    """
+    """Return whether more than a tenth of a text's characters, not counting white space, are U+FFFD."""
     return text.count(_MARK) > _BAD_SHARE * sum(map(len, text.split()))
 
 

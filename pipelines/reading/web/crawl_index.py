@@ -1,9 +1,6 @@
 """List the files of a crawl that hold the captures found by an index query. The list serves as the `files` of
-a source.
-
-An index server, such as pywb or https://index.commoncrawl.org, answers with one JSON object per line, in
-which `filename` names the WARC file of a capture. In Common Crawl's columnar index the field is
-`warc_filename`. In CDXJ files, the key and the time precede the object.
+a source. An index server, such as pywb or https://index.commoncrawl.org, answers with one JSON object per
+line; in CDXJ files, the key and the time precede the object.
 """
 
 import re
@@ -33,12 +30,12 @@ class CrawlFiles:
 
 
 def crawl_files(indexes: Sequence[Path], kind: str = "warc") -> CrawlFiles:
-    """Return the crawl files that the lines of `indexes` name, and count the captures. `indexes` are files
-    with the answers to index queries, compressed or not. `kind` is `warc`; for Common Crawl it may also be
-    `wet` or `wat`, for the files with the text or the metadata of the same captures.
+    """Return the crawl files that the answers to index queries in `indexes` name, and count the captures.
+    `kind` is `warc`; for Common Crawl it may also be `wet` or `wat`, for the files with the text or the
+    metadata of the same captures.
 
-    Raises SourceError for a file that cannot be decompressed, a line that is not the answer of an index, and
-    a capture without a file of this `kind`.
+    Raises SourceError for a file or line that cannot be read, and for a capture without a file of this
+    `kind`.
     """
     files: set[str] = set()
     captures = 0

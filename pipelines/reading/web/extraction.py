@@ -1,8 +1,5 @@
-"""Extract the text of one page or piece of HTML: decode it, check the number and depth of its elements, and
-extract its main content or all of it.
-
-`page_worker` calls these functions in a child process, whose kernel limits guard against what the checks here
-miss.
+"""Extract the text of one page or piece of HTML. `page_worker` calls these functions in a child process,
+whose kernel limits guard against what the checks here miss.
 """
 
 import json
@@ -24,11 +21,10 @@ class PageLimits:
     """Settings of the worker process: how it extracts text, and its limits. `parser` names the function that
     parses a record, as MODULE:NAME below `pipelines.reading`, and `extract` is the extractor of pages.
 
-    `nodes` and `depth` limit the number and depth of a page's elements, and `text_bytes` limits the text of a
-    document that is not a page. `html_bytes` limits a member of a zip package, such as a chapter of an EPUB,
-    and `decoded_bytes` what the package may decode to. `cpu_seconds` limits the CPU time for each record, and
-    `memory_bytes` the memory of the worker beyond its libraries. `markup`, `page_fields`, `page_measures` and
-    `comments` are copied from the source.
+    `nodes` and `depth` limit a page's elements, and `text_bytes` limits the text of a document that is not a
+    page. `html_bytes` limits a member of a zip package, such as a chapter of an EPUB, and `decoded_bytes`
+    what the package may decode to. `cpu_seconds` applies to each record, and `memory_bytes` to the worker
+    beyond its libraries.
     """
 
     parser: str
@@ -52,7 +48,7 @@ class PageLimits:
 
 def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
     """Return the head (without "page") and the text of the answer that `page_worker` gives for one page.
-    `data` is the page as bytes, and `label` is the charset that HTTP declares, or "".
+    `label` is the charset that HTTP declares, or "".
     """
     html, charset, replaced = decode_page(data, label)
     head, text = _extract(html, limits)
@@ -63,7 +59,7 @@ def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
 
 def field_page(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
     """Return what `page_worker` answers for an HTML page held in a field of a record: the head, without its
-    entry "page", and the text. `data` is UTF-8, so `label` is ignored.
+    entry "page", and the text. `data` is UTF-8.
     """
     head, text = _extract(data.decode(), limits)
     return head | ({"meta": {}} if text else {}), text
@@ -71,16 +67,13 @@ def field_page(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, o
 
 def field_fragment(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
     """Return what `page_worker` answers for a piece of HTML held in a field of a record: the head, without
-    its entry "page", and the text. `data` is UTF-8, so `label` is ignored.
+    its entry "page", and the text. `data` is UTF-8.
     """
     head, text = fragment_text(data.decode(), limits)
     return head or {"meta": {}}, text
 
 
 def _extract(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return the head of the answer, without "page" and "meta", and the main text of a page, or ({"reason":
-    ...}, "") if the page is to be set aside.
-    """
     from resiliparse.parse.html import HTMLTree
 
     tree = HTMLTree.parse(html)
@@ -128,14 +121,14 @@ def excess(tree: Any, limits: PageLimits) -> str | None:
 @cache
 def _deeper_than(depth: int) -> str:
     """Return a CSS selector for first children with at least `depth` ancestors: if any element is that deep,
-    so is the first child of its parent. Matching checks at most `depth` ancestors of each element.
+    so is the first child of its parent.
     """
     return ">".join([*("*" * depth), ":first-child"])
 
 
 def extract_with_resiliparse(html: str, tree: Any = None, markup: str = "text", comments: bool = False) -> str:
-    """Extract the main content of a page, without the alternative texts of images. Markdown requires `tree`,
-    resiliparse's HTMLTree of the page, and changes it.
+    """Extract the main content of a page. Markdown requires `tree`, resiliparse's HTMLTree of the page, and
+    changes it.
 
     The options passed to the library were chosen by F1 on the pages that trafilatura is evaluated on
     (benchmarks/extraction.py).
@@ -150,9 +143,8 @@ def extract_with_resiliparse(html: str, tree: Any = None, markup: str = "text", 
 def extract_with_trafilatura(
     html: str, tree: Any = None, markup: str = "text", comments: bool = False, options: Any = None
 ) -> str:
-    """Extract the main content of a page with trafilatura, without links and with its default balance of
-    precision and recall. If `options` (trafilatura's Extractor) are given, they alone apply. `tree` is not
-    used.
+    """Extract the main content of a page with trafilatura, without links. If `options` (trafilatura's
+    Extractor) are given, they alone apply.
     """
     import trafilatura
 
@@ -184,8 +176,8 @@ def rules_alone(markup: str, comments: bool) -> Any:
 
 
 def extract_best_of_both(html: str, tree: Any, markup: str = "text", comments: bool = False) -> str:
-    """Extract the main content of a page with resiliparse. Unless that result is certain, run trafilatura
-    too, and choose lines from both. Extraction as Markdown changes `tree`.
+    """Extract the main content of a page with resiliparse, or from the lines of both extractors if
+    resiliparse's result is not certain. Extraction as Markdown changes `tree`.
     """
     markdown = markup == "markdown"
     page = read_page(tree, lambda: extract_with_resiliparse(html, tree, markup, comments), markdown)
@@ -193,8 +185,8 @@ def extract_best_of_both(html: str, tree: Any, markup: str = "text", comments: b
 
 
 class _Caches:
-    """Bounds the memory of trafilatura's caches, which hold lines of pages, by clearing them from time to
-    time. Clearing takes 20 ms. No text depends on the caches while `deduplicate` is False.
+    """Bounds the memory of trafilatura's caches, which hold lines of pages. Clearing takes 20 ms. No text
+    depends on the caches while `deduplicate` is False.
     """
 
     limit: ClassVar[int] = 8 << 20  # characters of pages whose lines may be cached

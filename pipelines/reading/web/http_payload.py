@@ -21,8 +21,7 @@ _MAX_CODINGS = 4  # nested content codings; decoding each costs a copy of the bo
 @dataclass(frozen=True)
 class Response:
     """The head of an HTTP response. `headers` holds the first value of each name, with names in lower case.
-    `body` is the position in the record's block at which the body begins. `reservations` are the reservations
-    of rights in the headers.
+    `body` is the position in the record's block at which the body begins.
     """
 
     status: int
@@ -54,8 +53,7 @@ def charset_of(content_type: str) -> str:
 
 def read_fields(lines: bytes) -> dict[str, str]:
     """Parse `Name: value` lines. Return the first value of each name, with names in lower case. A
-    continuation line (which begins with a space or tab) is joined to the value before it; other lines are
-    ignored.
+    continuation line (which begins with a space or tab) is joined to the value before it.
     """
     fields: dict[str, str] = {}
     last: str | None = None
@@ -99,8 +97,8 @@ def decode_payload(response: Response, block: bytes, limit: int, clipped: bool) 
     (more than `limit` bytes) or `bad_coding`. Unknown codings are left as they are.
 
     Some crawlers decode payloads but keep the headers, so a payload that plainly does not have its declared
-    coding is used unchanged. `clipped` means that the crawler declared the response truncated. A coding that
-    ends early is then not damage, and the part before the end is the payload.
+    coding is used unchanged. If the crawler declared the response truncated (`clipped`), a coding may end
+    early, and the part before the end is the payload.
     """
     body: bytes | memoryview = memoryview(block)[response.body :]
     if "chunked" in response.headers.get("transfer-encoding", "").lower() and _CHUNK_SIZE.match(body):
@@ -142,9 +140,6 @@ def _dechunk(body: bytes | memoryview, clipped: bool) -> bytes | None:
 
 
 def _decode_stream(body: bytes, limit: int, clipped: bool) -> bytes:
-    """Decompress gzip, zstd or another compression, recognised by the first bytes. A body that is not
-    compressed is returned unchanged.
-    """
     pieces = []
     try:
         for piece in decompress("", iter([body]), DecodeBudget(limit))[1]:
@@ -190,8 +185,8 @@ def _decode_brotli(body: bytes, limit: int, clipped: bool) -> bytes:
 
 
 def _accept_uncoded(body: bytes) -> bytes:
-    """Return the body unchanged if it begins like markup, which shows that its declared coding was never
-    applied. Otherwise raise BrokenInput("bad_coding").
+    """Return the body if it begins like markup, which shows that its declared coding was never applied.
+    Otherwise raise BrokenInput("bad_coding").
     """
     if not body.lstrip(b"\xef\xbb\xbf\r\n\t ").startswith(b"<"):
         raise BrokenInput("bad_coding")

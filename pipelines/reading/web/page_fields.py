@@ -34,9 +34,8 @@ def page_fields(tree: Any) -> dict[str, str]:
     """Return those of `page_title`, `page_date`, `page_author` and `page_language` that the page gives.
     `tree` is resiliparse's HTMLTree.
 
-    `page_date`, as YYYY-MM-DD, is the declared day of publication. If none is declared, it is the day in the
-    page's `time` elements, provided that they all name the same day. `page_language` is the declared tag in
-    the form of BCP 47, with `-` instead of `_`.
+    `page_date` is the day of publication, as YYYY-MM-DD. `page_language` is the declared tag in the form of
+    BCP 47, with `-` instead of `_`.
     """
     metas, linked = _metas(tree), list(_linked_data(tree))
     title = _first(metas, _TITLES, _text) or _first_of(_text(tree.title or ""), _element(tree, "h1"))
@@ -105,8 +104,7 @@ def _attribute(tree: Any, selector: str, name: str) -> str:
 
 def _time(tree: Any) -> str:
     """Return the day of the first `time` element that is marked as the date of publication. Failing that,
-    return the day of the page's `time` elements if they all have the same day. Otherwise return "", because
-    some of the days may be those of comments or of other pages.
+    return the day of the page's `time` elements if they all have the same day.
     """
     marked = _day(_attribute(tree, 'time[itemprop="datePublished"], time[pubdate]', "datetime"))
     times = tree.document.query_selector_all("time[datetime]")[:]
@@ -138,7 +136,7 @@ def _linked_data(tree: Any) -> Iterator[dict[str, Any]]:
 
 def _names(author: Any) -> str:
     """Return the names in an `author` of schema.org, joined with `; `. HTML entities are decoded, because
-    publishers write them in scripts, where HTML parsers leave them as they are.
+    HTML parsers leave them as they are in scripts.
     """
     entries = author if isinstance(author, list) else [author]
     names = [entry.get("name") if isinstance(entry, dict) else entry for entry in entries]

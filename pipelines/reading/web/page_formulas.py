@@ -34,8 +34,8 @@ _INVISIBLE = re.compile("[\u2061-\u2064]")  # function application, invisible ti
 
 
 def write_formulas(tree: Any) -> None:
-    """Replace the formulas in `tree`, resiliparse's HTMLTree of a page, with text: `$...$`, or `$$...$$` for
-    a displayed formula.
+    """Replace the formulas in `tree`, resiliparse's HTMLTree of a page, with `$...$`, or `$$...$$` if
+    displayed.
     """
     for script in tree.document.query_selector_all('script[type^="math/tex"]')[:]:
         display = "mode=display" in script.getattr("type").replace(" ", "")
@@ -70,9 +70,7 @@ def _replace(tree: Any, element: Any, latex: str, display: bool) -> None:
 
 
 def _convert(element: Any, depth: int) -> str:
-    """Convert presentation MathML to LaTeX. An element for which there is no rule becomes its converted
-    children, one after another. Elements `depth` or more levels below become their text.
-    """
+    """Convert presentation MathML to LaTeX. Elements `depth` or more levels below become their text."""
     tag = element.tag
     if tag in ("mi", "mn", "mo"):
         return _symbols(element.text, tag)

@@ -2,8 +2,7 @@
 emphasis.
 
 resiliparse chooses the content and returns it as HTML with few kinds of elements. What this HTML cannot
-express (tables, code within a line, formulas) is first written into the page as Markdown. Text is not
-escaped, except `|` in the cells of tables.
+express is first written into the page as Markdown.
 """
 
 import html
@@ -25,7 +24,7 @@ _BLOCKS = "table, ul, ol, pre, form, h1, h2, h3, h4, h5, h6, blockquote"
 
 def extract_markdown(tree: Any, main_content: bool, comments: bool = False) -> str:
     """Return the page `tree` (resiliparse's HTMLTree) as Markdown: its main content if `main_content`, else
-    all of it. `comments` says whether readers' comments belong to the main content. Changes the tree.
+    all of it. Changes the tree.
     """
     from resiliparse.extract.html2text import extract_plain_text
 
@@ -40,8 +39,8 @@ def extract_markdown(tree: Any, main_content: bool, comments: bool = False) -> s
 
 
 def _write_code(tree: Any) -> None:
-    """Turn the content of `pre` elements that contain code elements into plain text. Enclose inline code in
-    backticks, on each side one more than its longest run of backticks (CommonMark, section 6.1).
+    """Turn the content of `pre` elements that contain code elements into plain text, and enclose inline code
+    in backticks (CommonMark, section 6.1).
 
     An element that contains another of its kind is left alone, so that nothing is read twice, however deeply
     a page nests.
@@ -80,9 +79,8 @@ def _write_tables(tree: Any) -> None:
 
 
 def _data_rows(table: Any) -> list[list[str]] | None:
-    """Return the cells of a table by row, without empty rows. Return None for a table that serves as layout
-    (it contains blocks, or a cell has more than _CELL characters) or that has fewer than two rows or two
-    columns.
+    """Return the cells of a table by row, without empty rows, or None for a table that serves as layout or
+    has fewer than two rows or two columns.
     """
     if table.query_selector(_BLOCKS) is not None:
         return None

@@ -1,10 +1,7 @@
-"""Measure how much of a page is links and boilerplate, which cannot be seen in the extracted text. The
-measures become fields of `meta`, for use in rules.
+"""Measure how much of a page is links and boilerplate, which cannot be seen in the extracted text.
 
-Both measures count letters and digits in the whole text of the page's body, without scripts and styles. Link
-density follows Kohlschütter et al. 2010 ("Boilerplate Detection using Shallow Text Features"). There it is
-the share of a block's words that are in links; here it is the share of a page's letters, so that writing
-systems without spaces are measured in the same way.
+Link density follows Kohlschütter et al. 2010 ("Boilerplate Detection using Shallow Text Features"), but
+counts letters and digits, not words, so that writing systems without spaces are measured in the same way.
 """
 
 import re
@@ -16,8 +13,8 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 
 
 def page_letters(tree: Any) -> tuple[int, int]:
-    """Count the letters and digits in the text of a page, given as resiliparse's HTMLTree before an extractor
-    changes it. Return (number in all, number outside links).
+    """Count the letters and digits in the text of a page. Return (number in all, number outside links).
+    `tree` must not have been changed by an extractor.
     """
     from resiliparse.extract.html2text import extract_plain_text
 
@@ -28,10 +25,7 @@ def page_letters(tree: Any) -> tuple[int, int]:
 
 def page_measures(letters: tuple[int, int], text: str) -> dict[str, float]:
     """Return `page_link_density`, the share of the page's letters and digits that are in links, and
-    `page_boilerplate`, the share that the extracted text lacks, both rounded to 4 decimals. `letters` are the
-    counts of `page_letters`, and `text` is the extracted text.
-
-    Both are 0 for a page that shows no text.
+    `page_boilerplate`, the share that the extracted text lacks. `letters` are the counts of `page_letters`.
     """
     everything, outside = letters
     if not everything:

@@ -57,8 +57,8 @@ _LIBRARIES = {
 
 
 def libraries(source: Source) -> dict[str, str]:
-    """Return the versions of the libraries that decode a source's records and extract their text. Raises SourceError
-    if one is not installed.
+    """Return the versions of the libraries that decode a source's records and extract their text. Raises
+    SourceError if one is not installed.
     """
     kind = format_of(source.format)
     try:
@@ -81,8 +81,8 @@ def holds_pages(source: Source) -> bool:
 
 
 def optional_library(source: Source) -> tuple[str, str, str] | None:
-    """Return the source's field that needs an optional module, the module, and the command that installs it;
-    None if no field needs one.
+    """Return the source's field that needs an optional module, the module, and the command that installs it,
+    or None.
     """
     kind = format_of(source.format)
     if kind.module:
@@ -107,9 +107,8 @@ class _Answer(NamedTuple):
 
 @dataclass
 class _Batch:
-    """Consecutive records of an entry. `number` is the number of the first record, and `bytes` is the total
-    size of the pages among the records. `sent_to` is the child to which the pages were last sent. `first` is
-    the number of pages that the extractor had sent before them.
+    """Consecutive records of an entry. `number` is the number of the first record, and `sent_to` is the child
+    to which the pages were last sent. `first` is the number of pages that the extractor had sent before them.
     """
 
     number: int
@@ -177,7 +176,6 @@ class Extractor:
         poison: Collection[str] = (),
     ) -> Iterator[TextRecord | Bad]:
         """Yield the records of an entry, in order, with pages turned into documents or set aside.
-        `first_record` is the number of the first record.
 
         A record whose `path#number` is in `poison` is set aside without being parsed. Raises PoisonError for
         a page on which the parser raises an exception, or on which the child dies twice.
@@ -248,9 +246,7 @@ class Extractor:
             return 0
 
     def _answers(self, batch: _Batch) -> Iterator[_Answer | str]:
-        """Yield an answer for each page, in order. For a page on which the parser raises an exception, or on
-        which the child dies twice, yield the cause as text instead.
-        """
+        """Yield an answer for each page, in order. For a page that fails, yield the cause as text instead."""
         left = batch.pages
         while left:
             if batch.sent_to is not self._child:  # the child died of an earlier page
@@ -267,8 +263,8 @@ class Extractor:
                 batch.sent_to = None
 
     def _send_after(self, waiting: _Batch | None, batch: _Batch) -> None:
-        """Send `batch` to the child. If the child has died since `waiting`, the previous batch, was sent,
-        send `waiting` again first.
+        """Send `batch` to the child, and before it `waiting` again if the child to which that was sent has
+        died.
         """
         if waiting and waiting.sent_to is not self._child:
             self._send(waiting, waiting.pages)
@@ -295,7 +291,7 @@ class Extractor:
 
     def _receive_answers(self, batch: _Batch, count: int) -> Iterator[_Answer | str]:
         """Yield the answers for the `count` pages of a batch that were sent last; fewer if the child dies.
-        For a page on which the parser raised an exception, yield text that names the exception.
+        Text names an exception that the parser raised.
         """
         assert self._child is not None
         assert self._child.stdout is not None

@@ -1,9 +1,7 @@
 """Reservations of rights that a page declares, recorded without judging what they mean.
 
 There are three conventions: robots directives in HTML (`<meta name="robots" content="noai">`), robots
-directives in HTTP (`X-Robots-Tag`), and TDMRep, the protocol of W3C's community group of that name (2024),
-with `tdm-reservation` and `tdm-policy` as HTTP headers or in HTML. The stage `reservations` makes columns of
-them.
+directives in HTTP (`X-Robots-Tag`), and TDMRep, the protocol of W3C's community group of that name (2024).
 """
 
 import re

@@ -1,9 +1,8 @@
 """Web formats: warc (WARC and ARC files, including WET) and html (one page per file).
 
-Two kinds of records of a web archive can become documents: those with an HTML payload (HTTP responses,
-resources and conversions), and conversion records of plain text, which WET files hold. Any other record is
-set aside with a reason, so that every record of a file is accounted for. Records are numbered in the order of
-the file.
+Records of a web archive become documents if they have an HTML payload or are conversion records of plain
+text, which WET files hold. Any other record is set aside with a reason, so that every record of a file is
+accounted for.
 """
 
 import re
@@ -28,11 +27,10 @@ _PAYLOAD_TYPES = ("response", "resource", "conversion")
 def read_warc(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | RawRecord]:
     """Yield the records of a WARC or ARC stream.
 
-    The URL is WARC-Target-URI. `meta` holds these fields, if present: `date`, `record_id`, `content_type` (of
-    the payload, as declared), `status`, `truncated` (why the crawler truncated the record), `languages` (as
-    named in a WET file), and for pages the reservations of rights in the HTTP headers (FIELDS in
-    page_reservations.py). A text that is not split also has `replaced`, the number of U+FFFD that decoding
-    inserted. A page gets `charset`, `replaced` and the reservations in its HTML when its text is extracted.
+    `meta` holds these fields, if present: `date`, `record_id`, `content_type` (of the payload, as declared),
+    `status`, `truncated` (why the crawler truncated the record), `languages` (as named in a WET file), and
+    for pages the reservations of rights in the HTTP headers. A text that is not split also has `replaced`,
+    the number of U+FFFD that decoding inserted.
     """
 
     def bound(fields: dict[str, str]) -> int:
@@ -139,9 +137,7 @@ def _page(record: Record, source: Source) -> Bad | RawRecord:
 
 
 def _url(fields: dict[str, str]) -> str | None:
-    """Return the target URL, or None if there is none. Some writers put it in angle brackets, which the
-    grammar of WARC 1.0 prescribes; they are removed.
-    """
+    """Return the target URL without the angle brackets that the grammar of WARC 1.0 prescribes."""
     return fields.get("warc-target-uri", "").removeprefix("<").removesuffix(">") or None
 
 

@@ -1,8 +1,8 @@
 """Divide a WARC (ISO 28500) or ARC stream into records, and report malformed bytes and truncation.
 
 FastWARC stops at the first unreadable header, returns a truncated last record as if it were whole, and does
-not support ARC. Here bytes that form no record become one malformed record, reading resumes at the next
-record header, and truncation is reported. `test_warc_samples.py` compares this reader with FastWARC.
+not support ARC. Here bytes that form no record become one malformed record, and reading resumes at the next
+record header.
 """
 
 import re
@@ -40,10 +40,8 @@ class Record:
     """A record of an archive.
 
     `fields` is the WARC header, with names in lower case. For an ARC record it is derived from the header
-    line: the type, target URI and content type (`application/http` if the URI is of http or https), and the
-    date if it has 14 digits, all under their WARC names. If `whole`, `block` is the whole block; otherwise
-    `block` is its beginning, and `rest` yields the remaining bytes. `size` is the length of header and block
-    in bytes.
+    line. If `whole`, `block` is the whole block; otherwise `block` is its beginning, and `rest` yields the
+    remaining bytes. `size` is the length of header and block in bytes.
     """
 
     fields: dict[str, str]

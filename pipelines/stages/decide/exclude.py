@@ -95,9 +95,7 @@ class Exclude(CorpusStage):
 
     @property
     def extrapolates(self) -> bool:
-        """Whether a random sample can estimate the effect of the stage: true, because the lists decide about
-        each document independently.
-        """
+        """True, because the lists decide about each document independently."""
         return True
 
     def reads(self) -> tuple[Input, ...]:
@@ -156,7 +154,7 @@ class Exclude(CorpusStage):
 @lru_cache(maxsize=64)
 def load_list(each: ExclusionList, checksums: tuple[str, ...]) -> EntryList:
     """Return the entries of the list `each`. Raises UserError if a file no longer has its checksum in
-    `checksums`, computed when the build was planned, or if a line is not an entry.
+    `checksums`, or if a line is not an entry.
     """
     for file, checksum in zip(each.files, checksums, strict=True):
         if file_checksum(Path(file)) != checksum:
@@ -168,8 +166,7 @@ def load_list(each: ExclusionList, checksums: tuple[str, ...]) -> EntryList:
 
 def _keys(by: str, docs: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     """Return (rows, keys). `keys` (S16) are looked up in a list, and `rows` (int64) gives the row of the
-    document that each key belongs to. By host, a document has one key for its host and one for each parent
-    domain.
+    document that each key belongs to.
     """
     if by in ("id", "text_hash"):
         column = docs[by].combine_chunks()

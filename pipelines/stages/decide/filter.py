@@ -118,9 +118,7 @@ class _Resolved(PartStage):
 
 
 def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresholds: Mapping[str, float]) -> pa.Array:
-    """Return whether each value is on the wrong side of its group's threshold, boolean [n]; false for null,
-    and in a group without a threshold.
-    """
+    """Return whether each value is on the wrong side of its group's threshold, boolean [n]; false for null."""
     compare = pc.greater_equal if request.side == "at_least" else pc.less_equal
     # Thresholds are values of the column and have its type. A group without a threshold has no value to test.
     if groups is None:
@@ -164,9 +162,8 @@ def _is_nan(values: pa.Array) -> pa.Array | pa.Scalar:
 
 
 def _bounds(rule: Rule, side: str, kind: pa.DataType, groups: pa.Array | None) -> pa.Array | pa.Scalar | None:
-    """Return the rule's bound on one side (`at_least` or `at_most`): an array with one bound per value if the
-    rule maps groups to bounds on this side, a scalar if it has a single bound, or None if it has no bound. In
-    the array, a bound is null where the mapping sets none for the value's group.
+    """Return the rule's bound on one side (`at_least` or `at_most`), as an array with one bound per value if
+    the rule maps groups to bounds on this side.
     """
     mapping = rule.mappings().get(side)
     bound = rule.bound(side)

@@ -1,8 +1,5 @@
-"""Repair mojibake by edits, with ftfy. Mojibake is text in one encoding that was decoded in another, such as
-`Ã©` for `é`.
-
-ftfy (https://ftfy.readthedocs.io) decides what is mojibake and returns the repaired line. The edits come from
-aligning the original and the repaired line.
+"""Repair mojibake by edits, with ftfy (https://ftfy.readthedocs.io). Mojibake is text in one encoding that
+was decoded in another, such as `Ã©` for `é`.
 """
 
 import re
@@ -92,8 +89,8 @@ def _repairs(text: str) -> Iterator[_Edit]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield the lines of a text. Long lines are yielded in pieces, because ftfy limits the length of its
-    input. The mark between the two sides of a pair is yielded alone, so that no repair removes it.
+    """Yield the lines of a text, long ones in pieces. The mark between the two sides of a pair is yielded
+    alone, so that no repair removes it.
     """
     start = 0
     while start < len(text):
@@ -108,7 +105,7 @@ def _lines(text: str) -> Iterator[str]:
 
 def _differences(old: str, new: str) -> Iterator[tuple[int, int, str]]:
     """Yield (start, end, replacement), with positions in characters, such that the replacements turn `old`
-    into `new`. Each range of `old` has at least one character.
+    into `new`.
     """
     for anchors in _ANCHORS:
         was, now = anchors.split(old), anchors.split(new)

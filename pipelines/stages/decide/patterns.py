@@ -1,8 +1,7 @@
 """User-defined regular expressions: count their matches, and replace or remove the matches by edits.
 
-The engine is RE2, as built into Arrow. The time to find a match is linear in the length of the text for any
-expression (https://github.com/google/re2/wiki/Syntax). Arrow returns the replaced texts but no positions.
-Therefore every match is wrapped in marks, which no stored text contains, and the marks give its position.
+The engine is RE2, as built into Arrow. Arrow returns the replaced texts but no positions. Therefore every
+match is wrapped in marks, which give its position.
 """
 
 import re
@@ -55,18 +54,14 @@ class PatternRule:
 
     @property
     def marked(self) -> str:
-        """The RE2 rewrite that puts a match and its replacement between marks. References in the replacement
-        are shifted by one, because `expression` adds a group in front.
-        """
+        """The RE2 rewrite that puts a match and its replacement between marks."""
         shifted = _REFERENCE.sub(
             lambda found: f"\\{int(found[1]) + 1}" if found[1].isdigit() else found[0], self.replacement or ""
         )
         return f"\x01\\1\x02{shifted}\x03"
 
     def check(self) -> None:
-        r"""Raise ValueError for an invalid name or replacement, and for an expression that RE2 does not
-        compile, that contains `\C`, or that matches the empty string in one of a few short texts.
-        """
+        """Raise ValueError for an invalid name, expression or replacement."""
         if not self.name.isidentifier():
             raise ValueError(f"name: got {self.name!r}, expected letters, digits and underscores")
         if _PART_OF_CHARACTER.search(self.pattern):
@@ -134,7 +129,7 @@ class Patterns(ReadsText, PartStage):
 
     def annotate(self, docs: pa.Table) -> pa.Table:
         """Return the columns of `writes`. Raises UserError if a text contains one of the marks U+0001 to
-        U+0003. Stored text never does, but an earlier step can insert one.
+        U+0003.
         """
         texts = docs[self.text].combine_chunks()
         if pc.any(pc.match_substring_regex(texts, _MARKS)).as_py():
@@ -169,9 +164,7 @@ def _matches(rule: PatternRule, texts: pa.Array) -> Iterator[tuple[int, list[_Ed
 
 
 def _merged(held: list[_Edit], more: list[_Edit]) -> list[_Edit]:
-    """Return the edits of `held` together with those of `more` that overlap none of `held`, sorted. Both
-    lists must be sorted and have no overlaps.
-    """
+    """Return the edits of `held` together with those of `more` that overlap none of `held`, sorted."""
     if not held:
         return more
     merged = list(held)

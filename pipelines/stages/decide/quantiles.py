@@ -1,5 +1,4 @@
-"""Quantile thresholds: exact values over a whole corpus, for the quantile rules of a filter and the quantile
-groups of `shards`.
+"""Quantile thresholds: exact values over a whole corpus.
 
 The columns are read twice: first to count the documents in coarse bins, then to count each value in the bins
 that contain a quantile.
@@ -31,8 +30,7 @@ class Quantiles(CorpusStage):
 
     With n values in ascending order x[0] ... x[n-1], the quantile q of `at_least` is x[min(floor(q n), n -
     1)], which keeps the upper share 1 - q. The quantile q of `at_most` is x[max(ceil(q n) - 1, 0)], which
-    keeps the lower share q. Equal values are kept together. With `per`, each value of that column is a group;
-    null and the empty text form one group together.
+    keeps the lower share q. Equal values are kept together.
     """
 
     requests: tuple[Quantile, ...]
@@ -42,8 +40,8 @@ class Quantiles(CorpusStage):
         return tuple(dict.fromkeys([Drop(), *map(column_named, names)]))
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Return the facts: `thresholds`, with one entry per request. For each group that has values, the
-        entry gives the threshold and the number of documents with a value.
+        """Return the facts: for each request and each group that has values, the threshold and the number of
+        documents with a value.
         """
         coarse = _count(parts, self.requests, None, cluster)
         targets = {at: _find(counts, self.requests[at[0]]) for at, counts in coarse.items()}
@@ -73,9 +71,7 @@ def _find(counts: Mapping[int, int], request: Quantile) -> tuple[int, int, int]:
 
 
 def _at_rank(counts: Mapping[int, int], rank: int) -> tuple[int, int]:
-    """Return the key at a rank (an index into the values in ascending order of their keys), and the number of
-    values with lower keys.
-    """
+    """Return the key at a rank, counted from 0, and the number of values with lower keys."""
     before = 0
     for key in sorted(counts):
         if rank < before + counts[key]:

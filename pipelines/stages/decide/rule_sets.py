@@ -1,9 +1,8 @@
 """The named rule sets as data, one entry per set. A name is FAMILY@SOURCE, because implementations of one
 paper differ.
 
-To define another set, add an entry. `drop` is FAMILY.TEST if a test fails. So the name of a test (its signal,
-or `name`) must not occur in another set of its family unless both mean the same rule. docs/rule_sets.md
-quotes the sources and explains their differences.
+`drop` is FAMILY.TEST if a test fails. So the name of a test (its signal, or `name`) must not occur in another
+set of its family unless both mean the same rule. docs/rule_sets.md quotes the sources.
 """
 
 import struct
@@ -12,9 +11,7 @@ from typing import NamedTuple
 
 
 class Limit(NamedTuple):
-    """A condition that kept documents satisfy. `signal`, `at_least`, `at_most` and `none_of` have the same
-    meaning as in `rules.Rule`.
-    """
+    """A condition that kept documents satisfy, as in `rules.Rule`."""
 
     signal: str
     at_least: float | None = None

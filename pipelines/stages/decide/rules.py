@@ -1,8 +1,5 @@
-"""Filter rules over columns, and named rule sets. A set is named after its family and source, because
-implementations of one paper differ.
-
-A rule is a condition that kept documents satisfy. The named sets are data in rule_sets.py. To define another
-set, add an entry there. Rules without a set are listed in YAML.
+"""Filter rules over columns, and named rule sets. A rule is a condition that kept documents satisfy. The
+named sets are data in rule_sets.py.
 """
 
 import math
@@ -167,9 +164,7 @@ class Rule:
         return {name: bound for name, bound in sides.items() if isinstance(bound, Mapping)}
 
     def bound(self, side: str, group: str = DEFAULT) -> Threshold | None:
-        """Return the bound of a side (`at_least` or `at_most`) for documents whose value of `per` is `group`,
-        or None if there is none.
-        """
+        """Return the bound of a side (`at_least` or `at_most`) for documents whose value of `per` is `group`."""
         bound = self.at_least if side == "at_least" else self.at_most
         return bound.get(group, bound[DEFAULT]) if isinstance(bound, Mapping) else bound
 
@@ -202,8 +197,8 @@ class Rule:
 
 
 def _ordered(bound: Threshold | None, where: str) -> tuple[bool, Any] | None:
-    """Return a sort key for a bound, which sorts numbers before dates; None for None. Raises ValueError for a
-    text that is not a date.
+    """Return a sort key for a bound, which sorts numbers before dates. Raises ValueError for a text that is
+    not a date.
     """
     if not isinstance(bound, str):
         return None if bound is None else (False, bound)

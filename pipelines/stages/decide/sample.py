@@ -1,6 +1,4 @@
-"""Random samples of documents, over all documents or within each group. The size of a sample is given as a
-share, as a number of documents, or as a maximum sum of a column such as `word_count`.
-"""
+"""Random samples of documents, over all documents or within each group."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,10 +3,9 @@
     parts -> ranges of the random number -> groups -> ranges -> parts
 
 Every part sends each of its kept documents to the task of the range that contains the document's random
-number. This task adds up the weights of its documents by group: 1 for each document, or the values of a
-column. It sends the sum of each group to the group's partition, which returns to each range the sums of the
-group in all lower ranges and in all ranges. From these sums, the range's task finds which of its documents
-are beyond the limit. With a single range, no sums are exchanged.
+number. This task sends the total of each group to the group's partition, which returns the totals of the
+group in all lower ranges and in all ranges. From these, the range's task finds which of its documents are
+beyond the limit.
 """
 
 from collections.abc import Sequence
@@ -37,8 +36,7 @@ _HALF = np.uint64(32)
 @dataclass(frozen=True)
 class Limits:
     """The limit of each group: `share` of the group's total, rounded up, or `most` if `share` is None. The
-    total is the sum of the column `of`, or the number of documents if `of` is empty. The columns `per` define
-    the groups, and `seed` the random order.
+    total is the sum of the column `of`, or the number of documents if `of` is empty.
     """
 
     share: float | None
@@ -59,7 +57,7 @@ class Limits:
 @dataclass(frozen=True)
 class _Task:
     """One task of any phase. `number` is the index of the part, range or partition of groups that the task
-    works on. `files` and `before` are the outputs of earlier phases that the task reads.
+    works on.
     """
 
     limits: Limits
@@ -118,8 +116,8 @@ def limit_parts(
 
 
 def send_documents(task: _Task) -> FileRecord:
-    """Commit the kept documents of a part (id, group, random number, weight, part and row), grouped by range.
-    Returns the file. Raises UserError if a kept document has a negative value in the column `limits.of`.
+    """Commit the kept documents of a part, grouped by range. Raises UserError if a kept document has a
+    negative value in the column `limits.of`.
     """
     if done := task.done("documents"):
         return done
@@ -162,9 +160,6 @@ def _groups(columns: Sequence[pa.Array], rows: int) -> np.ndarray:
 
 
 def _sums(groups: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the distinct groups, ascending, the index of each row's group among them, and the sum of the
-    weights of each group.
-    """
     different, inverse = np.unique(groups, return_inverse=True)
     sums: np.ndarray = np.zeros(len(different), np.int64)
     np.add.at(sums, inverse, weights)
@@ -185,7 +180,7 @@ def sum_groups(task: _Task) -> FileRecord:
 
 def add_sums(task: _Task) -> FileRecord:
     """Commit, for each range and each of its groups, the sum of the group over all lower ranges, and the sum
-    over all ranges. Rows are grouped by range. Returns the file.
+    over all ranges. Rows are grouped by range.
     """
     if done := task.done("before"):
         return done
@@ -210,7 +205,7 @@ def _before(groups: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 def find_beyond(task: _Task) -> FileRecord:
     """Commit the row indices of the documents in a range that are beyond the limit of their group, grouped by
-    part. Returns the file.
+    part.
     """
     if done := task.done("beyond"):
         return done

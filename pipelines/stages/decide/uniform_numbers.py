@@ -1,6 +1,4 @@
-"""Random numbers for documents. They are functions of the seed, the purpose and the document's id alone, so
-the division into parts, the number of workers and the order of documents do not affect them.
-"""
+"""Random numbers for documents. They are functions of the seed, the purpose and the document's id alone."""
 
 from typing import TYPE_CHECKING
 

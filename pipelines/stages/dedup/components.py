@@ -53,9 +53,7 @@ def _lowest_connected(first: np.ndarray, second: np.ndarray, nodes: int) -> np.n
 
 
 def bucket_links(keys: np.ndarray, nodes: np.ndarray) -> tuple[Edges, np.ndarray, np.ndarray]:
-    """Return links that connect all nodes with the same key (n - 1 links for n nodes, with their ends in any
-    order), the distinct keys, and one node for each key.
-    """
+    """Return links that connect all nodes with the same key, the distinct keys, and one node for each key."""
     order = np.argsort(keys)
     keys, nodes = keys[order], nodes[order]
     same = keys[1:] == keys[:-1]
@@ -87,8 +85,8 @@ class _Round:
 
 
 def small_star(task: _Round) -> FileRecord:
-    """Run the small-star step: turn the edges of a partition into stars, and commit each edge twice, once in
-    the partition of each end. Returns the file.
+    """Turn the edges of a partition into stars, and commit each edge twice, once in the partition of each
+    end.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:
@@ -102,9 +100,9 @@ def small_star(task: _Round) -> FileRecord:
 
 
 def large_star(task: _Round) -> tuple[FileRecord, int]:
-    """Run the large-star step: link the higher neighbours of every node to the lowest of the node and its
-    neighbours. Returns the file, and the number of nodes that have a lower neighbour and at least one other
-    neighbour. If no partition has such a node, every component is a star.
+    """Link the higher neighbours of every node to the lowest of the node and its neighbours. Returns the
+    file, and the number of nodes that have a lower neighbour and at least one other neighbour. If no
+    partition has such a node, every component is a star.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:
@@ -129,8 +127,8 @@ def large_star(task: _Round) -> tuple[FileRecord, int]:
 
 def name_components(task: _Round) -> FileRecord:
     """Commit, for each linked node in the task's partitions, the node and the lowest node of its component,
-    grouped by the range of `bounds` that contains the node. Returns the file. The task must have all
-    partitions unless the edges already form stars.
+    grouped by the range of `bounds` that contains the node. The task must have all partitions unless the
+    edges already form stars.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:
@@ -157,7 +155,7 @@ def find_components(
     rule: str,
 ) -> list[FileRecord]:
     """Contract the edges in `files`, which `scatter_edges` divided into `partitions`, and name their
-    components. `edges` is the number of all edges. `rule` is shown in the labels of the tasks.
+    components. `edges` is the number of all edges.
 
     The returned files are grouped by ranges of nodes: range i begins at bounds[i] (ascending, the first is 0)
     and holds `node` and `lowest` of every linked node in the range. The lowest node of a component may occur

@@ -1,8 +1,4 @@
-"""Exact deduplication: of the documents with the same normalised text, keep one, or `keep_up_to`.
-
-Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better", show why copies should be
-removed.
-"""
+"""Exact deduplication: of the documents with the same normalised text, keep one, or `keep_up_to`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,13 +55,10 @@ class DedupExact(CorpusStage):
         return (*map(column_named, (self.compared, *columns_read(self.keep), DROP)), GivenSplits())
 
     def writes(self) -> pa.Schema:
-        """Return `drop`, `exact_cluster`, `exact_cluster_size` and `exact_copies` (for `dedup_url`:
-        `url_cluster` and so on).
-
-        `exact_cluster` is the id of the preferred copy, and `exact_cluster_size` the number of all copies,
-        including this one; both are null for a document without copies. `exact_copies` is the number of
-        documents that a kept document represents: itself and those dropped in its favour; null if the
-        document was dropped here.
+        """Return `drop` and three columns, named `url_cluster` and so on for `dedup_url`. `exact_cluster` is
+        the id of the preferred copy, and `exact_cluster_size` the number of all copies, including this one;
+        both are null for a document without copies. `exact_copies` is the number of documents that a kept
+        document represents: itself and those dropped in its favour.
         """
         columns = [(f"{self.cluster}_size", pa.int32()), (self.cluster.replace("cluster", "copies"), pa.int32())]
         return pa.schema([(DROP, pa.string()), (self.cluster, ID), *columns])

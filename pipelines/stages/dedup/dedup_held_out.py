@@ -1,8 +1,6 @@
 """Drop training documents that are near-copies of documents in the validation or test split that a source
-comes with, so that this split measures generalisation rather than memorisation.
-
-Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better", measure this train-test overlap;
-section 4.2 describes the comparison by MinHash.
+comes with. The comparison by MinHash follows Lee et al. 2022, "Deduplicating Training Data Makes Language
+Models Better", section 4.2.
 """
 
 from collections.abc import Sequence
@@ -57,9 +55,7 @@ class DedupHeldOut(CorpusStage):
         return pa.schema([(DROP, pa.string())])
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Drop the near-copies, and return the facts: `dropped`, the number of dropped documents. Raises
-        UserError if the signatures have fewer values than bands x rows.
-        """
+        """Drop the near-copies. Raises UserError if the signatures have fewer values than bands x rows."""
         size = parts[0].types.field("minhash").type.list_size
         if self.bands * self.rows > size:
             raise UserError(
@@ -89,8 +85,7 @@ class _PartTask:
 
 def scatter_kept_bands(task: _PartTask) -> FileRecord:
     """Commit the band keys of a part's documents, grouped by partition of keys. Documents without a signature
-    and documents that an earlier step dropped are left out. Each key comes with the part's index, the row,
-    and whether the document is held out. Returns the file.
+    and documents that an earlier step dropped are left out.
     """
     unit = f"held.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -125,7 +120,7 @@ class _MatchTask:
 
 def match_training(task: _MatchTask) -> FileRecord:
     """Commit the rows of the training documents that share a band with a held-out document in one partition
-    of band keys, grouped by part. Returns the file.
+    of band keys, grouped by part.
     """
     unit = f"copies.{task.partition:05d}"
     receipt = task.out.receipt(unit)

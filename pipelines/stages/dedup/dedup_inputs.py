@@ -1,7 +1,5 @@
 """The documents that compete in a deduplication: those of the build's parts and those of finished corpora.
-
-The text of a finished corpus is not read. Only the columns that its steps wrote are read, together with the
-file indexes and quarantines of its read steps, from which document ids are derived.
+The text of a finished corpus is not read.
 """
 
 import re
@@ -34,8 +32,7 @@ class Candidates:
 
     `rank` is the position of the part's source in the order of sources, in which the sources of finished
     corpora come last. `index` holds the file records of the file index and of the quarantine that were
-    written when the part was read; it is empty if the read step is not published. `finished` is true for
-    parts of a finished corpus.
+    written when the part was read; it is empty if the read step is not published.
     """
 
     part: Part
@@ -46,9 +43,8 @@ class Candidates:
     finished: bool = False
 
     def ids(self) -> pa.Array:
-        """Return the ids of all rows. They are derived from the file index if there is one, so that the file
-        of the documents need not be read. Raises CorruptFileError if the file index does not match the
-        documents.
+        """Return the ids of all rows, derived from the file index if there is one. Raises CorruptFileError if
+        the file index does not match the documents.
         """
         if not self.index:
             return self.part.table(("id",))["id"].combine_chunks()
@@ -84,7 +80,7 @@ class Candidates:
         not compete.
 
         In a finished corpus, the earlier steps are those before the step that wrote the column `cluster`, so
-        documents that this step dropped do compete. If no step wrote it, all steps count.
+        documents that this step dropped do compete.
         """
         alive = pc.is_null(self._drop(cluster)[0])
         values = self.part.table((column,))[column].combine_chunks()
@@ -95,7 +91,7 @@ class Candidates:
     def priority(self, rows: np.ndarray, cluster: str) -> np.ndarray:
         """Return the priority of each of `rows`, int8. It is NEW for documents of the build. For documents of
         a finished corpus, it is DROPPED_BEFORE if they were dropped by the step that wrote `cluster` or an
-        earlier step (by any step, if none wrote it), otherwise KEPT_BEFORE.
+        earlier step, otherwise KEPT_BEFORE.
         """
         if not self.finished:
             return np.full(len(rows), NEW, np.int8)
@@ -127,9 +123,8 @@ def check_against(against: Sequence[str]) -> None:
 
 
 def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> list[Candidates]:
-    """Return the parts of a build, followed by the parts of the finished corpora `against`, as `Candidates`.
-    Raises UserError if a source of a finished corpus lacks the column, if the column's type differs, or if
-    its values were not all computed in the same way.
+    """Return the parts of a build, followed by the parts of the finished corpora `against`. Raises UserError
+    if the values of `column` are missing in a finished corpus or were not all computed in the same way.
     """
     inputs: list[Candidates] = []
     ranks: dict[tuple[str, str], int] = {}
@@ -180,9 +175,7 @@ def _indexes(read: StepManifest) -> Indexes:
 
 
 def _unit(record: FileRecord) -> str:
-    """Return the digits at the beginning of a file's name, which number the unit of work that wrote the file,
-    or "" if there are none.
-    """
+    """Return the digits at the beginning of a file's name, which number the unit of work that wrote the file."""
     number = re.match(r"\d+", Path(record.path).name)
     return "" if number is None else number[0]
 

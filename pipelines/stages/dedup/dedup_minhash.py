@@ -6,8 +6,7 @@ band agree. Documents of Jaccard similarity s are linked with probability 1 - (1
 that is 0.565, 0.772, 0.924, 0.988 at s = 0.7, 0.75, 0.8, 0.85.
 
 Clusters are the connected components of the links, so a chain of near-copies is one cluster, whose ends may
-have nothing in common. With `verify`, documents that are unlike every kept document of their cluster are kept
-as well.
+have nothing in common.
 """
 
 from collections.abc import Sequence
@@ -107,10 +106,10 @@ class DedupMinhash(CorpusStage):
         clusters.
 
         `minhash_copies` is the number of documents that a kept document represents: itself and those dropped
-        in its favour; null if the document was dropped here. `minhash_similarity` is the similarity to the
-        preferred document, exact if `verify` is `jaccard`, otherwise estimated from the signatures. With
-        `verify`, `minhash_winner` is the id of the document in whose favour this one was dropped, null if it
-        was kept; the similarity of a dropped document is then its similarity to the winner.
+        in its favour. `minhash_similarity` is the similarity to the preferred document, exact if `verify` is
+        `jaccard`, otherwise estimated from the signatures. With `verify`, `minhash_winner` is the id of the
+        document in whose favour this one was dropped; the similarity of a dropped document is then its
+        similarity to the winner.
         """
         columns = [("minhash_cluster", ID), ("minhash_cluster_size", pa.int32()), ("minhash_copies", pa.int32())]
         winner = [("minhash_winner", ID)] if self.verify != "none" else []
@@ -158,9 +157,6 @@ class DedupMinhash(CorpusStage):
         return {"bands": bands, "rows": rows, **facts}
 
     def _shingling(self, parts: Sequence[Part]) -> MinhashSignatures:
-        """Return the stage that computed the signatures. Raises UserError if it is not `minhash_signatures`,
-        or if it read edited texts.
-        """
         written = writer(parts[0], "minhash")
         if written is None or written["stage"] != "minhash_signatures":
             raise UserError("dedup_minhash: verify: 'jaccard' needs signatures by minhash_signatures; use 'signature'")
@@ -277,7 +273,7 @@ class _Components:
 
     def similarity(self, members: pa.Array, winners: pa.Array, indices: np.ndarray) -> np.ndarray:
         """Return the exact Jaccard similarity of each member to its winner if the evidence is shingles,
-        otherwise the share of equal signature values, which is an unbiased estimate of it.
+        otherwise the share of equal signature values.
         """
         if self.shingling is not None:
             from pipelines.kernels.search.minhash import jaccard

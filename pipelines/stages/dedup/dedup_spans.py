@@ -156,7 +156,7 @@ def measure_spans(task: _PartTask) -> FileRecord:
 
 def _find_spans(task: _PartTask) -> tuple[pa.Table, pa.Table]:
     """Return the units of a part's competing documents in order, and the windows of at least `min_words`
-    words. Each window has the index of its first unit and its hash.
+    words.
     """
     from pipelines.kernels.search.spans import find_units, hash_windows
     from pipelines.kernels.text.buffers import blocks, text_buffers
@@ -204,7 +204,7 @@ class _Election:
 
 def elect_firsts(task: _Election) -> FileRecord:
     """Commit the hashes of a partition that occur in several parts, grouped by part. A flag says whether the
-    part is the first one with the hash. Returns the file.
+    part is the first one with the hash.
     """
     unit = f"{task.name}.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -235,7 +235,7 @@ class _Spans:
 
 def vote_again(task: _PartTask) -> FileRecord:
     """Commit the shared window hashes still found in the remaining documents of a part, grouped by partition.
-    A hash is shared if the first election found it in several parts. Returns the file.
+    A hash is shared if the first election found it in several parts.
     """
     unit = f"votes2.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -348,12 +348,7 @@ def _edits(stage: DedupSpans, part: Part, spans: _Spans, text: pa.ChunkedArray) 
 
 def _cuts(spans: _Spans, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rows, starts and ends of the cuts, one for each run of removed units. A cut includes white
-    space next to its run, so that the rest keeps its layout:
-
-    - a run at the end of the document is cut from the end of the previous unit;
-    - a run that begins the document or a line is cut up to the line of the next unit, or up to the next unit if
-      that is in the same line;
-    - any other run is cut from the end of the previous unit to its own end.
+    space next to its run, so that the rest keeps its layout.
     """
     rows, starts, ends, feeds = (spans.table[name].to_numpy() for name in ("row", "start", "end", "feed"))
     if not len(rows):

@@ -1,13 +1,12 @@
 """Deduplication of substrings: keep only the first occurrence of a run of bytes that occurs more than once in
 the corpus.
 
-Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better" (arXiv 2107.06499), section 4.1.
-They find the repeats in a suffix array of the whole corpus. Here two shuffles find them
+Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better" (arXiv 2107.06499), section 4.1,
+find the repeats in a suffix array of the whole corpus. Here two shuffles find them
 (pipelines/stages/dedup/find_repeats.py), and no task holds more than a part or a partition.
 
 Documents that have too few words left are dropped. A dropped document may have held the first occurrence of a
-substring, so the repeats are found again among the remaining documents. The second round can only keep more
-text than the first.
+substring, so the repeats are found again among the remaining documents.
 """
 
 from collections.abc import Sequence
@@ -91,7 +90,7 @@ class DedupSubstrings(ReadsText, CorpusStage):
 
     def writes(self) -> pa.Schema:
         """Return `drop`, `edits`, the number of bytes removed, and the winners. This number and the winners
-        are null if a document did not compete. The winner of the longest cut is also null if there is no cut.
+        are null if a document did not compete.
         """
         return _WRITTEN
 
@@ -183,9 +182,8 @@ def _columns(task: PartTask) -> tuple[pa.Table, dict[str, int]]:
 
 
 def _describe(cuts: pa.Table, compete: np.ndarray) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Return, for each row, the number of bytes removed, the winner of its longest cut (of the first one if
-    several are equally long), and the winners of all its cuts. All are null for a document that does not
-    compete. The winner of the longest cut is also null if there is no cut.
+    """Return, for each row, the number of bytes removed, the winner of its longest cut, and the winners of
+    all its cuts, null for a document that does not compete.
     """
     rows, lengths = cuts["row"].to_numpy(), cuts["end"].to_numpy() - cuts["start"].to_numpy()
     removed = np.bincount(rows, lengths, len(compete)).astype(np.int64)

@@ -1,11 +1,10 @@
 """Elect the documents to keep in each cluster of duplicates, and record for each dropped document the one
-that was kept instead. `dedup_exact`, `dedup_url` and `dedup_minhash` end with this election.
+that was kept instead.
 
 Each part summarises its clusters: the number of members, and the first `keep_up_to` of them in the order of
 preference. The summaries are shuffled by cluster, and the winners are elected from them. The results are
-shuffled back to the parts; for `dedup_minhash`, the winners' signatures or shingles are sent along as
-evidence, and each part compares its members with the winners. If a minimum similarity is required, the
-members that this comparison does not drop take part in a second election
+shuffled back to the parts. If a minimum similarity is required, each part compares its members with the
+winners, and the members that this comparison does not drop take part in a second election
 (pipelines.stages.dedup.verification).
 """
 
@@ -79,7 +78,7 @@ class _Task:
 
 def summarise_clusters(task: _Task) -> FileRecord:
     """Commit the number of members and the first `keep_up_to` documents of each cluster in a part, grouped by
-    partition of clusters. Returns the file.
+    partition of clusters.
     """
     one, keep = task.candidates, task.verdict.keep
     unit = f"members.{one.number:05d}"
@@ -179,7 +178,7 @@ def judge_members(task: _Task) -> tuple[tuple[FileRecord, ...], dict[str, int]]:
     dropped in favour of each winner, grouped by the winner's part.
 
     Returns both files and two numbers: `spared`, how many documents take part in the second election, and
-    `evidence_bytes`, the size of their evidence in bytes.
+    `evidence_bytes`, the size of their evidence.
     """
     one = task.candidates
     unit = f"judged.{one.number:05d}"
@@ -197,9 +196,6 @@ def judge_members(task: _Task) -> tuple[tuple[FileRecord, ...], dict[str, int]]:
 
 
 def _verdicts(task: _Task) -> tuple[pa.Table, int]:
-    """Return the decisions on the clustered documents of a part, and the size in bytes of the evidence of the
-    documents that take part in the second election.
-    """
     assert task.files is not None
     one, min_similarity = task.candidates, task.verdict.min_similarity
     back = task.files.gather_rows(one.number)
@@ -225,8 +221,8 @@ def _verdicts(task: _Task) -> tuple[pa.Table, int]:
 
 
 def _similarity(task: _Task, rows: np.ndarray, back: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each of `rows`, the similarity to its winner and the number of values in its own evidence.
-    Without evidence, members are equal, so the similarity is 1 and the number is 0.
+    """Return, for each of `rows`, the similarity to its winner and the number of values in its own evidence:
+    1 and 0 without evidence.
     """
     if task.evidence is None:
         return np.ones(len(rows), np.float32), np.zeros(len(rows), np.int64)

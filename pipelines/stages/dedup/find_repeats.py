@@ -76,9 +76,7 @@ class PartTask:
         return f"{phase}{self.election}.{self.number:05d}"
 
     def table(self, unit: str, schema: pa.Schema, file: int = 0) -> pa.Table:
-        """Return the table in a file that a finished unit of work committed. `file` is the index of the file
-        in the unit's receipt.
-        """
+        """Return the table in file number `file` of a finished unit of work."""
         receipt = self.out.receipt(unit)
         assert receipt is not None
         return read_table(self.out.directory, receipt.files[file], schema.names, schema_facts(schema))
@@ -188,7 +186,7 @@ def gone_rows(task: PartTask) -> np.ndarray:
 
 def vote_minima(task: PartTask) -> FileRecord:
     """Commit the distinct minimizers of a part, grouped by partition. Each has the number of its blocks, and
-    the number of its distinct blocks. Returns the file.
+    the number of its distinct blocks.
     """
     from pipelines.kernels.search.repeated_windows import changes, sort_by
     from pipelines.kernels.search.substrings import find_blocks
@@ -323,7 +321,7 @@ def _known_blocks(task: PartTask) -> tuple[_Texts, "Blocks"]:
 def elect_firsts(task: _PartitionTask) -> FileRecord:
     """Commit the runs of a partition's windows that also occur in an earlier block, grouped by part. Each run
     has the document of the first occurrence and, if the earlier block is in the same part, the number of that
-    block. Returns the file.
+    block.
     """
     from pipelines.kernels.search.repeated_windows import elect_windows
     from pipelines.kernels.text.buffers import text_buffers

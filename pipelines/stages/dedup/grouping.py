@@ -1,6 +1,5 @@
 """The interface between deduplication stages and the election: how a stage groups and compares its documents
-(`Grouping`), its policy (`DedupPolicy`), and the election in one partition (`Election`). The functions are
-helpers for tables of documents and their clusters.
+(`Grouping`), its policy (`DedupPolicy`), and the election in one partition (`Election`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -42,10 +41,8 @@ class Grouping(Protocol):
 
 @dataclass(frozen=True)
 class DedupPolicy:
-    """The policy of a deduplication: the rule of its drops, the columns that it writes, the order of
-    preference, the number of documents kept per cluster, and the similarity below which members of a cluster
-    do not count as copies. If `sets` is true, evidence is a set, compared by Jaccard similarity; otherwise it
-    is a signature.
+    """The policy of a deduplication. Below `min_similarity`, members of a cluster do not count as copies. If
+    `sets` is true, evidence is a set, compared by Jaccard similarity; otherwise it is a signature.
     """
 
     rule: str
@@ -58,9 +55,7 @@ class DedupPolicy:
 
 @dataclass(frozen=True)
 class Election:
-    """The election in the clusters of one partition. `files` hold the documents that take part, and `parts`
-    is the number of competing parts.
-    """
+    """The election in the clusters of one partition. `files` hold the documents that take part."""
 
     out: StepOutput
     verdict: DedupPolicy
@@ -113,8 +108,8 @@ def read_tables(out: StepOutput, files: FileList, partition: int) -> Iterator[pa
 
 def cut_to_electorate(tables: Iterable[pa.Table], cut: Callable[[pa.Table], pa.Table], most: int) -> pa.Table:
     """Return the result of `cut` on all tables together; there must be at least one. To bound memory, `cut`
-    is also applied to the rows held so far whenever they exceed both `most` bytes and twice the size of the
-    last result. So `cut` must give the same result whether or not some rows have been cut before.
+    is also applied to the rows held so far whenever they exceed a limit. So `cut` must give the same result
+    whether or not some rows have been cut before.
     """
     held: list[pa.Table] = []
     limit = most

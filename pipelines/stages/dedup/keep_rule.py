@@ -47,10 +47,8 @@ def columns_read(keys: Sequence[KeepKey]) -> tuple[str, ...]:
 
 
 def key_types(types: pa.Schema, keys: Sequence[KeepKey]) -> tuple[pa.DataType, ...]:
-    """Return the types of the columns that `key_columns` returns. `types` is the schema of the columns that
-    steps write.
-
-    Raises UserError for a column whose type has no order.
+    """Return the types of the columns that `key_columns` returns. Raises UserError for a column whose type
+    has no order.
     """
     kinds = []
     for key in keys:
@@ -90,12 +88,8 @@ def absent_keys(kinds: Sequence[pa.DataType], rows: int) -> dict[str, pa.Array]:
 
 
 def order_by_preference(table: pa.Table, keys: Sequence[KeepKey]) -> pa.Array:
-    """Return the row indices that sort a table by cluster, with preferred documents first. The table has the
-    columns `cluster`, `standing` (the document's priority), `key0` and so on for the keys, `rank` (of the
-    source) and `id`.
-
-    Within a cluster, documents are sorted by standing, lowest first, then by each key in turn, with nulls
-    last. Documents with equal keys are sorted by rank, then by id, lowest first.
+    """Return the row indices that sort a table by cluster, with preferred documents first: by standing (their
+    priority), lowest first, then by each key in turn, with nulls last, then by rank of the source and by id.
     """
     order = [("cluster", "ascending"), ("standing", "ascending")]
     for number, key in enumerate(keys):

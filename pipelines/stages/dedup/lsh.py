@@ -1,6 +1,4 @@
-"""Locality-sensitive hashing: band keys of MinHash signatures, the probability that two documents share a
-band, and the best banding for a threshold.
-"""
+"""Locality-sensitive hashing: band keys of MinHash signatures, and the best banding for a threshold."""
 
 import numpy as np
 import pyarrow as pa
@@ -8,10 +6,8 @@ import pyarrow as pa
 
 def band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
     """Return one key per document and band, uint64 [n, bands], from uint32 signatures [n, at least bands *
-    rows].
-
-    A key mixes the values of a band with a salt for the band's index, using the constants of splitmix64
-    (Steele et al. 2014). The keys of different values or bands collide with a probability of about 2^-64.
+    rows]. The keys of different values or bands collide with a probability of about 2^-64. The constants are
+    those of splitmix64 (Steele et al. 2014).
     """
     keys = np.empty((len(signatures), bands), np.uint64)
     for band in range(bands):

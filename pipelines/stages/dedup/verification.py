@@ -6,9 +6,8 @@ preferred document. The members that remain are considered again in the same ord
 document is dropped if at least `keep_up_to` kept documents, or one of a finished corpus, reach the minimum
 similarity to it.
 
-A cluster's electorate is its first ELECTORATE documents in the order of preference, as far as their evidence
-fits into ELECTORATE_BYTES. Only these documents are compared with each other. In a larger cluster, the other
-documents are compared with the kept documents of the electorate, and dropped or kept accordingly.
+In a large cluster, only the first documents in this order, the electorate, are compared with each other. The
+other documents are compared with the kept documents of the electorate.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,9 +62,7 @@ class _PartTask:
 
 @dataclass(frozen=True)
 class Spared:
-    """The members of a part that take part in the second election: how many there are, and the size of their
-    evidence in bytes.
-    """
+    """The members of a part that take part in the second election."""
 
     candidates: Candidates
     documents: int
@@ -82,11 +79,9 @@ def elect_among_spared(
     cluster: Cluster,
 ) -> tuple[list[FileRecord], list[FileRecord], int]:
     """Run the second election. `kinds` are the types of the columns of `key_columns`, and `parts` is the
-    number of competing parts. Returns three things:
-
-    - the files of dropped documents, grouped by part;
-    - the files with the number of documents dropped in favour of each winner, grouped by the winner's part;
-    - the number of new documents kept outside the electorates, which were not compared with one another.
+    number of competing parts. Returns the files of dropped documents, grouped by part; the files with the
+    number of documents dropped in favour of each winner, grouped by the winner's part; and the number of new
+    documents kept outside the electorates.
     """
     partitions = partitions_for(sum(one.evidence_bytes for one in spared), _PARTITION_BYTES)
     tasks = [_PartTask(out, verdict, grouping, one.candidates, kinds, partitions) for one in spared if one.documents]
@@ -127,8 +122,8 @@ def send_spared(task: _PartTask) -> FileRecord:
 
 
 def elect_again(task: Election) -> tuple[tuple[FileRecord, ...], int]:
-    """Elect among the spared documents of a partition. Returns two files and a count, which are the results
-    of `elect_among_spared` for this partition.
+    """Elect among the spared documents of a partition. Returns the results of `elect_among_spared` for this
+    partition.
     """
     unit = f"again.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -153,9 +148,6 @@ def elect_again(task: Election) -> tuple[tuple[FileRecord, ...], int]:
 
 
 def _electorates(task: Election) -> tuple[pa.Table, int]:
-    """Return the electorates of a partition, by cluster and in the order of preference, and the number of all
-    documents of the partition.
-    """
     documents = 0
 
     def counted() -> Iterator[pa.Table]:
@@ -192,7 +184,7 @@ def _vectors(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 
 def _elect(table: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarray]:
     """Return, for each document, the row of its winner, encoded as in pipelines.kernels.search.election, and
-    its similarity to the first kept document that it resembles, 0 if there is none.
+    its similarity to the first kept document that it resembles.
     """
     from pipelines.kernels.search.election import elect
 
@@ -212,7 +204,7 @@ def _is_finished(table: pa.Table) -> np.ndarray:
 
 def _follow(table: pa.Table, stay: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarray]:
     """Return the same as `_elect` for documents outside the electorate. They are compared only with the
-    documents of their cluster in `stay`, and the rows returned are those of `stay`.
+    documents of their cluster in `stay`, and the rows are those of `stay`.
     """
     from pipelines.kernels.search.election import follow
 
@@ -229,9 +221,7 @@ def _follow(table: pa.Table, stay: pa.Table, verdict: DedupPolicy) -> tuple[np.n
 
 
 def _dropped(table: pa.Table, stay: pa.Table, winner: np.ndarray, similarity: np.ndarray) -> pa.Table:
-    """Return the new documents of a table that are dropped, each with its winner: a row of `stay`, or the
-    preferred document of the cluster.
-    """
+    """Return the new documents of a table that are dropped, each with its winner."""
     goes = (winner != -1) & (table["standing"].to_numpy() == NEW)
     table, winner, similarity = table.filter(pa.array(goes)).combine_chunks(), winner[goes], similarity[goes]
     rows, of_first = pa.array(np.maximum(winner, 0)), pa.array(winner < 0)

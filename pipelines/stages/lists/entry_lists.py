@@ -40,8 +40,8 @@ class EntryList:
 
 
 def load_entries(kind: str, files: Sequence[str]) -> EntryList:
-    """Read the entries of list files; `kind` is a key of ENTRIES. Raises UserError for a file that cannot be
-    decompressed or is not UTF-8, and, with file and line, for a line that is not an entry.
+    """Read the entries of list files; `kind` is a key of ENTRIES. Raises UserError, with file and line, for a
+    line that is not an entry.
     """
     parse, digests = _PARSERS[kind], bytearray()
     for file in files:
@@ -56,9 +56,8 @@ def load_entries(kind: str, files: Sequence[str]) -> EntryList:
 
 
 def list_lines(file: str) -> Iterator[tuple[str, str]]:
-    """Yield (`FILE:LINE`, text) of each line of a list file, plain or .gz. Surrounding white space is
-    removed. Blank lines and lines that begin with `#` are skipped. Raises UserError if the file cannot be
-    decompressed or is not UTF-8.
+    """Yield (`FILE:LINE`, text) of each line of a list file, plain or .gz. Blank lines and lines that begin
+    with `#` are skipped. Raises UserError if the file cannot be decompressed or is not UTF-8.
     """
     try:
         with gzip.open(file) if file.endswith(".gz") else open(file, "rb") as lines:
@@ -76,7 +75,7 @@ def list_lines(file: str) -> Iterator[tuple[str, str]]:
 
 def host_keys(url: Url | None) -> list[bytes]:
     """Return the keys of all host entries that cover a URL: its host and every parent domain, or only the
-    host if that is an IP address. Empty if the URL has no host.
+    host if that is an IP address.
     """
     if url is None or url.host is None:
         return []

@@ -1,6 +1,5 @@
-"""Lists for URL rules: block-lists of millions of domains and URLs, and short word lists.
-
-Files have one entry per line; blank lines and lines that begin with `#` are ignored.
+"""Lists for URL rules: block-lists of domains and URLs, and word lists. Files have one entry per line; blank
+lines and lines that begin with `#` are ignored.
 """
 
 import re
@@ -22,8 +21,8 @@ _DIGEST = "S16"  # fixed length, so numpy's NUL padding affects neither order no
 
 
 def list_files(path: str) -> list[Path]:
-    """Return the list files at `path`: the file itself or, for a directory, all files at any depth below it
-    that are called `domains` or `urls`, which is the layout of the UT1 block-lists.
+    """Return the list files at `path`: the file itself or, for a directory, all files below it that are
+    called `domains` or `urls`, which is the layout of the UT1 block-lists.
     """
     directory = Path(path)
     if not directory.is_dir():
@@ -73,12 +72,11 @@ class BlockList:
     """Number of path segments of the deepest URL entry; -1 if all entries are domains."""
 
     def blocks(self, urls: Iterable[Url | None]) -> np.ndarray:
-        """Return whether each URL is blocked, bool [n]; False for None.
+        """Return whether each URL is blocked, bool [n].
 
-        An entry without a path or query is a domain, which blocks itself and its subdomains. A URL entry
-        blocks only URLs of its own host: with a query, those with that path and query, otherwise its path and
-        everything below it. Case, scheme and port do not count, nor does `www.` in the comparison with a URL
-        entry.
+        A domain blocks itself and its subdomains. A URL entry blocks only URLs of its own host: with a query,
+        those with that path and query, otherwise its path and everything below it. Case, scheme and port do
+        not count, nor does `www.` in the comparison with a URL entry.
         """
         counts, digests = [], bytearray()
         for url in urls:
@@ -113,9 +111,7 @@ class BlockList:
 
 
 def _page(url: Url, host: str) -> str:
-    """Return `host/path?query` in the form in which URL entries are compared: lower case, without `www.`, and
-    without a slash at the end of the path unless the path is `/`.
-    """
+    """Return `host/path?query` in the form in which URL entries are compared."""
     page = host.removeprefix("www.") + (url.path.rstrip("/") or "/")
     return (f"{page}?{url.query}" if url.query else page).lower()
 
@@ -155,10 +151,8 @@ def split_words(text: str) -> list[str]:
 
 
 def load_words(paths: Sequence[str], squash: bool = False) -> frozenset[str]:
-    """Return the words of list files, lower-cased. With `squash`, characters other than letters and digits
-    within an entry are removed.
-
-    Raises UserError for an entry without a letter or digit and, without `squash`, for one of several words.
+    """Return the words of list files, lower-cased. With `squash`, the words of an entry are joined into one.
+    Raises UserError for an entry without a word or, without `squash`, with several.
     """
     words = set()
     for path in paths:

@@ -1,10 +1,8 @@
 """URL normalisation: URLs with the same normal form are taken to name the same page.
 
-The equivalences of RFC 3986 are applied: section 6.2.2 (case, percent-encoding, dot segments) and 6.2.3
-(default port, empty path). Because the URLs are those of crawled pages, normalisation goes beyond the RFC.
-The fragment, user information and a trailing dot of the host are removed, and non-ASCII hosts become ASCII
-(IDNA 2003, as in Python's codec). Query parameters are sorted by name; empty parameters and those that only
-track the visitor or session are removed.
+The equivalences of RFC 3986, sections 6.2.2 and 6.2.3, are applied. Beyond the RFC, the fragment, user
+information and a trailing dot of the host are removed, and non-ASCII hosts become ASCII (IDNA 2003). Query
+parameters are sorted by name; empty parameters and those that only track the visitor or session are removed.
 """
 
 import re
@@ -36,8 +34,8 @@ _TRACKING_PREFIX = "utm_"
 
 
 class Url(NamedTuple):
-    """A URL in normal form. If the URL has no host, `host` is None and `path` is everything after the scheme
-    except the fragment.
+    """A URL in normal form. If the URL has no host, `path` is everything after the scheme except the
+    fragment.
     """
 
     scheme: str
@@ -54,13 +52,11 @@ class Url(NamedTuple):
 
 
 def normalise_url(url: str) -> Url:
-    """Return the normal form of any text used as a URL. A text without a scheme is read as http, because
-    block-lists omit the scheme. An empty text, and one that begins with `?`, `#` or a single `/`, is read as
-    a path.
+    """Return the normal form of any text used as a URL. A text without a scheme is read as http. An empty
+    text, and one that begins with `?`, `#` or a single `/`, is read as a path.
 
-    The host is None for a path, for a scheme that is not followed by `//` (`mailto:`), for a host that is
-    empty, longer than 253 characters or an invalid address in brackets, and for a URL whose host and port
-    cannot be told apart (unbalanced brackets, a port that is not a number).
+    The host is None for a path, for a scheme that is not followed by `//` (`mailto:`), and for a malformed
+    host or port.
     """
     url = url.strip().replace("\t", "").replace("\n", "").replace("\r", "")
     match = _HIERARCHICAL.match(url)
@@ -98,9 +94,8 @@ def _host(host: str) -> str | None:
 
 
 def _normalise_escapes(text: str) -> str:
-    """Percent-encode the characters that a path or query may not contain, and any `%` that begins no escape.
-    Decode escapes of unreserved characters, and write the other escapes with upper-case hex digits (RFC 3986,
-    section 6.2.2).
+    """Percent-encode the characters that a path or query may not contain, and normalise its escapes (RFC
+    3986, section 6.2.2).
     """
     if _PLAIN.fullmatch(text):
         return text
@@ -133,8 +128,8 @@ def _remove_dot_segments(path: str) -> str:
 
 
 def _query(query: str) -> str:
-    """Return the parameters sorted by name, without empty and tracking parameters. Parameters of the same
-    name keep their order, which may be significant.
+    """Return the normal form of a query. Parameters of the same name keep their order, which may be
+    significant.
     """
     parameters = [parameter for parameter in _normalise_escapes(query).split("&") if parameter]
     named = [(parameter.partition("=")[0], parameter) for parameter in parameters]

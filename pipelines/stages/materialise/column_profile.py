@@ -65,9 +65,8 @@ Counts = tuple[int, int]  # all documents, kept documents
 @dataclass
 class Histogram:
     """A histogram of a column. `bins` maps the lower end of each bin to the numbers of all documents and of
-    kept documents in it. `whole` is true for a column of integers.
-
-    `missing` counts nulls, and `not_finite` counts NaN and infinities. Neither is in a bin.
+    kept documents in it. `whole` is true for a column of integers. `missing` counts nulls, and `not_finite`
+    counts NaN and infinities.
     """
 
     whole: bool
@@ -87,7 +86,7 @@ class Histogram:
 
     def facts(self) -> dict[str, Any]:
         """Return the histogram as a dictionary for JSON. `bins` is a list of [lower end, all documents, kept
-        documents], sorted by lower end.
+        documents].
         """
         bins = [[_number(floor), *self.bins[floor]] for floor in sorted(self.bins)]
         ends = {"minimum": _number(self.minimum), "maximum": _number(self.maximum)}
@@ -111,9 +110,7 @@ def histogram(column: pa.Array, kept: np.ndarray) -> Histogram:
 
 @dataclass(frozen=True, order=True)
 class Sampled:
-    """A sampled document: the hash of its id, its id, the index of its part, and its row in the part. A
-    sample takes the documents with the lowest hashes, so the choice depends only on the ids.
-    """
+    """A sampled document. A sample takes the documents with the lowest hashes of their ids."""
 
     hash: int
     identifier: bytes
@@ -127,9 +124,9 @@ class Sampled:
 
 @dataclass
 class Summary:
-    """The summary of a part or source. `histograms` is by column. `values` has, for each column that is not
-    numeric, the counts (all documents, kept documents) by value, or None if there are too many values.
-    `samples` is by (step, rule), with kept documents under KEPT.
+    """The summary of a part or source. `values` has, for each column that is not numeric, the counts (all
+    documents, kept documents) by value, or None if there are too many values. `samples` is by (step, rule),
+    with kept documents under KEPT.
     """
 
     histograms: dict[str, Histogram] = field(default_factory=dict)
@@ -155,12 +152,9 @@ def summarise(
     text_bytes: pa.Array,
     groups: Mapping[tuple[str, str], np.ndarray],
 ) -> Summary:
-    """Return the summary of the part with this index. `measured` holds the columns to summarise, `hashes` the
-    xxh3_64 of each id, uint64.
-
+    """Return the summary of the part with this index. `hashes` are the xxh3_64 of each id, uint64, and
     `text_bytes` is the length of each stored text in UTF-8 bytes. `groups` maps each (step, rule) to a mask
-    of the documents that it dropped, and KEPT to a mask of the kept documents. Every document is in exactly
-    one group.
+    of the documents that it dropped, and KEPT to a mask of the kept documents.
     """
     result = Summary()
     kept = groups[KEPT]

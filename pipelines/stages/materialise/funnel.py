@@ -1,5 +1,5 @@
-"""The funnel: how many documents each step kept per source, which rules dropped the other documents, and
-statistics of the documents.
+"""The funnel: how many documents each step kept per source, which rules dropped the others, and statistics of
+the documents.
 """
 
 import math
@@ -37,12 +37,10 @@ in the source in 95 of 100 cases.
 
 @dataclass(frozen=True)
 class Funnel(CorpusStage):
-    """Count documents and bytes by source and step, so that the report need not read the corpus. It is the
-    last step of every build.
+    """Count documents and bytes by source and step, so that the report need not read the corpus.
 
-    `steps` are the names of all configured steps, in order. `columns` are the columns to summarise; see
-    `pipelines.planning.plan.summary_columns`. With `moments`, sums of powers of the lengths are computed as
-    well. They give the confidence intervals of estimates from a source that is read in part.
+    With `moments`, sums of powers of the lengths are computed as well. They give the confidence intervals of
+    estimates from a source that is read in part.
     """
 
     steps: tuple[str, ...]
@@ -132,9 +130,6 @@ def _add_rows(rows: dict[tuple[str, str], dict[str, Any]], source: str, counts: 
 
 
 def _values(summary: Summary) -> dict[str, Any]:
-    """For each column, return a list of [value, number of documents, number of kept documents], the most
-    frequent value first, or null if the column has too many values.
-    """
     listed: dict[str, Any] = {}
     for name, table in sorted(summary.values.items()):
         ranked = None if table is None else sorted(table.items(), key=lambda item: (-item[1][0], item[0]))
@@ -163,11 +158,8 @@ class _CountTask:
 
 
 def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Table, dict[str, list[int]]]:
-    """Return the counts of a part, its summary, its candidates for SAMPLE, and its moments by step (see
-    `Funnel.run`).
-
-    The counts have one entry per step that writes drops or edits, in order: the documents and bytes that
-    arrive, those that remain, and the number of documents dropped by each rule.
+    """Return the counts of a part by step, its summary, its candidates for SAMPLE, and its moments by step
+    (see `Funnel.run`). Only steps that write drops or edits have counts.
     """
     part = task.part
     documents = part.table(("id", "text"))
@@ -208,17 +200,16 @@ def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Tabl
 
 
 def _moments(arrived: np.ndarray, left: np.ndarray) -> list[int]:
-    """Return four sums over documents, given their lengths before and after a step, int64 [n]: of the squared
-    lengths before it, the squared lengths after it, the squared differences, and the cubed lengths after it.
-    A part holds less than 2 GiB of text, so no sum of squares exceeds 2^62.
+    """Return the four sums that `Funnel.run` describes. A part holds less than 2 GiB of text, so no sum of
+    squares exceeds 2^62.
     """
     squares = [int(np.dot(lengths, lengths)) for lengths in (arrived, left, arrived - left)]
     return [*squares, int(math.fsum((left.astype(float) ** 3).tolist()))]  # the same in any order
 
 
 def emptied_by(part: Part) -> pa.Array:
-    """Return, for each document, the rule (which ends in `.empty`) of the first step whose edits emptied it,
-    or null. Documents that an earlier step dropped are included.
+    """Return, for each document, the rule of the first step whose edits emptied it, or null. Documents that
+    an earlier step dropped are included.
     """
     emptied = pa.nulls(part.rows, pa.string())
     for annotation in part.annotations:
@@ -230,11 +221,9 @@ def emptied_by(part: Part) -> pa.Array:
 
 
 def sample_schema(columns: Sequence[str], types: pa.Schema) -> pa.Schema:
-    """Return the schema of SAMPLE: the hash of the document's id, its location, the step and rule that
-    dropped it, the number of bytes of its stored text, and the measured `columns`.
-
-    `emptied` is the rule of the step whose edits emptied the document, even if an earlier step dropped it.
-    `markup` is true if the stored text contains the end tag of an HTML block.
+    """Return the schema of SAMPLE with the measured `columns`. `emptied` is the rule of the step whose edits
+    emptied the document, even if an earlier step dropped it. `markup` is true if the stored text contains the
+    end tag of an HTML block.
     """
     measured = [
         (name, pa.string() if pa.types.is_dictionary(kind := types.field(name).type) else kind) for name in columns

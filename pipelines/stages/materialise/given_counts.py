@@ -17,7 +17,7 @@ SplitCounts = dict[str, dict[str, dict[str, int]]]
 
 def count_given_splits(parts: Sequence[Part], cluster: Cluster, step: str) -> SplitCounts:
     """For each source with a configured `split`, count the documents of each split and how many of them are
-    kept. Splits without documents are left out.
+    kept.
     """
     given = [part for part in parts if part.given is not None]
     counted = gather(cluster, count_part_splits, given, lambda part: f"{step}: splits of {part.name}") if given else []
@@ -50,8 +50,8 @@ def refuse_missing_splits(parts: Sequence[Part], cluster: Cluster, step: str) ->
 
 
 def count_part_splits(part: Part) -> dict[str, tuple[int, int]]:
-    """Return, for each split, (number of documents of the part in the split, number of them that are kept).
-    The part's source must have a configured `split`.
+    """Return, for each split, the number of documents of the part and how many of them are kept. The part's
+    source must have a configured `split`.
     """
     labels = part.splits()
     assert labels is not None

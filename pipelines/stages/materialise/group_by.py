@@ -2,7 +2,7 @@
 wrote.
 
 The name of a group joins its levels, one for each column, with `:`. Levels are percent-encoded as in RFC
-3986, so a name has no `:` from the data, and each level is a valid directory name.
+3986, so each is a valid directory name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,8 +49,8 @@ class GroupBy:
     """Number of groups, 2 to 100, for a column of numbers. Without it, every distinct value is a group."""
 
     def check(self) -> None:
-        """Raise ValueError for a column that every document has (`text`, `url` and so on), for `drop` and
-        `edits`, and for a number of quantiles out of range.
+        """Raise ValueError for a column that cannot divide a source, and for a number of quantiles out of
+        range.
         """
         if self.column in (*DOCUMENT_COLUMNS, DROP, EDITS_COLUMN):
             raise ValueError(
@@ -79,8 +79,8 @@ class GroupBy:
             )
 
     def names(self, column: pa.ChunkedArray, bounds: Sequence[float]) -> pa.Array:
-        """Return the level of each value, string [n]: the value's component of the group's name. `bounds` are
-        the bounds of the quantiles in the source. Raises UserError if a level would be too long.
+        """Return the level of each value, string [n]. `bounds` are the bounds of the quantiles in the source.
+        Raises UserError if a level would be too long.
         """
         values = values_of(column)
         if self.quantiles is None:
@@ -118,15 +118,11 @@ class DomainGroups:
     bounds: Bounds
 
     def levels(self, part: Part) -> tuple[GroupBy, ...]:
-        """Return the columns of `group_by` that exist for the part's source. A column that no step wrote for
-        the source does not divide it.
-        """
+        """Return the columns of `group_by` that exist for the part's source."""
         return tuple(each for each in self.columns if part.has(each.column))
 
     def assign(self, docs: pa.Table, part: Part) -> pa.Array:
-        """Return the group of each document, string [n], or "" if no column divides the source. `docs` are
-        documents of the part's source, with the columns of `group_by`.
-        """
+        """Return the group of each document, string [n], or "" if no column divides the source."""
         names = [
             each.names(docs[each.column], self.bounds.get(each.column, {}).get(part.source, ()))
             for each in self.levels(part)
@@ -149,9 +145,7 @@ class DomainGroups:
 
 
 def bounds_of(columns: Sequence[GroupBy], thresholds: Sequence[Mapping[str, Any]]) -> Bounds:
-    """Return the bounds of each column. `thresholds` are the facts of a `quantiles` step that computed the
-    requests of all columns.
-    """
+    """Return the bounds of each column. `thresholds` are the facts of a `quantiles` step."""
     groups = {(entry["signal"], entry["quantile"]): entry["groups"] for entry in thresholds}
     bounds: dict[str, dict[str, tuple[float, ...]]] = {}
     for request in (request for each in columns for request in each.requests()):
@@ -187,9 +181,7 @@ def refuse_many_groups(grouping: DomainGroups, parts: Sequence[Part], cluster: C
 
 
 def find_groups(task: _CountTask) -> list[str]:
-    """Return the names of the groups that the kept documents of a part form, sorted. Only the first
-    MAX_GROUPS + 1 names are returned.
-    """
+    """Return the names of the groups that the kept documents of a part form, sorted; at most MAX_GROUPS + 1."""
     columns = dict.fromkeys([DROP, *(each.column for each in task.grouping.levels(task.part))])
     table = task.part.table(columns)
     kept = table.filter(pc.is_null(table[DROP])).combine_chunks()

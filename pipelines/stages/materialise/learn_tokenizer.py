@@ -2,8 +2,8 @@
 
 Whole documents are chosen by the hash of their id, so the sample does not depend on the division into parts
 or on the number of workers. Byte-level BPE (Sennrich et al. 2016; Radford et al. 2019) and BPE with an
-end-of-word mark always give the same file for the same sample. WordPiece and Unigram can give a different file
-each time they are trained, so everything derived from such a file depends on its checksum.
+end-of-word mark always give the same file for the same sample. WordPiece and Unigram can give a different
+file each time they are trained.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -195,12 +195,11 @@ class LearnTokenizer(CorpusStage):
 def weigh(
     kept: Mapping[SampleCell, int], shares: Mapping[str, float], temperature: float | None = None
 ) -> dict[SampleCell, float]:
-    """Return the weight of each cell. `kept` is the number of bytes of kept text of each cell, `shares` the
-    tokenizer share of each source.
+    """Return the weight of each cell. `kept` is the number of bytes of kept text of each cell.
 
     A group of K bytes has the weight K ** (1 / temperature), or 1 without a temperature. This weight is
     divided among the group's cells in proportion to their bytes. Each cell's weight is then multiplied by the
-    share of its source. A cell without text has the weight 0.
+    share of its source.
     """
     totals: dict[str, int] = {}
     for cell, size in kept.items():
@@ -215,8 +214,8 @@ def weigh(
 def allot(
     total: int, weights: Mapping[SampleCell, float], available: Mapping[SampleCell, int]
 ) -> dict[SampleCell, int]:
-    """Divide `total` bytes among cells in proportion to their weights. A cell gets at most its `available`
-    bytes of text; the other cells fill the gap.
+    """Divide `total` bytes among cells in proportion to their weights. No cell gets more than its `available`
+    bytes; the other cells fill the gap.
     """
     quotas = dict.fromkeys(weights, 0)
     open_cells = [cell for cell in weights if weights[cell] > 0 and available[cell] > 0]
@@ -235,8 +234,8 @@ def allot(
 
 
 def measure_text(task: tuple[Part, str]) -> dict[SampleCell, int]:
-    """Return the number of UTF-8 bytes of text in each cell of a part, after edits. Dropped and held-out
-    documents do not count.
+    """Return the number of UTF-8 bytes of edited text in each cell of a part, without dropped and held-out
+    documents.
     """
     part, per = task
     if per == "source":
@@ -269,9 +268,8 @@ class _SampleTask:
 
 
 def is_sampled(ids: pa.Array, share: float | np.ndarray, seed: int) -> np.ndarray:
-    """Return whether each document is sampled, bool [n]. A document is sampled if a hash of its id and the
-    seed (splitmix64), scaled to [0, 1), is below `share`, which is one number for all documents or one per
-    document.
+    """Return whether each document is sampled, bool [n]: whether a hash of its id and the seed (splitmix64),
+    scaled to [0, 1), is below `share`, which is one number for all documents or one per document.
     """
     integers = ids_as_integers(ids)
     key = (
@@ -305,9 +303,7 @@ def sample_documents(task: _SampleTask) -> FileRecord:
 
 @dataclass(frozen=True)
 class _TrainTask:
-    """The training task, an iterable of the texts of all samples, which are read again on each iteration.
-    `base` is the checksum of the tokenizer to grow, or None.
-    """
+    """An iterable of the texts of all samples. `base` is the checksum of the tokenizer to grow, or None."""
 
     stage: LearnTokenizer
     out: StepOutput
@@ -321,9 +317,7 @@ class _TrainTask:
 
 
 def train_tokenizer(task: _TrainTask) -> FileRecord:
-    """Train a tokenizer on all samples, or grow the tokenizer of the stage's `grow` with them. Commit the
-    tokenizer's file and return its record.
-    """
+    """Train or grow a tokenizer on all samples. Commit the tokenizer's file and return its record."""
     receipt = task.out.receipt("tokenizer")
     if receipt is None:
         try:

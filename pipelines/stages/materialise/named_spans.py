@@ -1,5 +1,5 @@
-"""Find dates and names in texts with the taggers that `pii` uses: a spaCy pipeline or a token classifier.
-Salient span masking masks these spans, as in REALM (Guu et al., 2020, section 3.4).
+"""Find dates and names in texts with the taggers that `pii` uses. Salient span masking masks these spans, as
+in REALM (Guu et al., 2020, section 3.4).
 """
 
 from collections.abc import Collection, Iterable
@@ -25,9 +25,8 @@ def entities_of(types: Iterable[SpanType]) -> tuple[str, ...]:
 
 
 def find_named_spans(text: pa.LargeStringArray, types: Collection[SpanType], finder: NameFinder) -> FoundSpans:
-    """Find the spans of these types in each text, with a `finder` for their entities. Of spans that overlap,
-    the one that begins first is kept, or the longest of those that begin together. Raises UserError if the
-    model cannot be loaded.
+    """Find the spans of these types in each text. Of spans that overlap, the one that begins first is kept,
+    or the longest of those that begin together. Raises UserError if the model cannot be loaded.
     """
     texts = text.to_pylist()
     numbers = {entity: SPAN_TYPES.index(kind) for kind in types for entity in ENTITIES[kind]}

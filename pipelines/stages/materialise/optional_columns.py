@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class TokenColumns(NamedTuple):
-    """The tokens of documents in one array, the offsets of the documents in it, and the optional columns:
-    `sentences` and `spans` as (values, offsets), `targets` as one token position per document. A column that
-    was not requested is None. The arrays have the form of `pipelines.contracts.shard_set.Shard`.
+    """The tokens of documents and the optional columns, in the form of `pipelines.contracts.shard_set.Shard`.
+    `sentences` and `spans` are (values, offsets), and `targets` is one token position per document. A column
+    that was not requested is None.
     """
 
     tokens: np.ndarray
@@ -60,9 +60,8 @@ def encode_pairs(
     span_types: Sequence[SpanType],
     finder: "NameFinder | None" = None,
 ) -> TokenColumns:
-    """Encode the two sides of each pair separately, and join their tokens into one document. `sides` is the
-    result of `sides_of`. `targets` is the token at which the target of each document begins, or -1 if a side
-    has no tokens.
+    """Encode the two sides of each pair (see `sides_of`) separately, and join their tokens into one document.
+    `targets` is the token at which the target of each document begins, or -1 if a side has no tokens.
     """
     made = encode_with_columns(encoder, sides, sentences, span_types, finder)
     sizes = np.diff(made.offsets).reshape(-1, 2)
@@ -91,8 +90,8 @@ def encode_with_columns(
     span_types: Sequence[SpanType],
     finder: "NameFinder | None" = None,
 ) -> TokenColumns:
-    """Encode texts. With `sentences`, also find the tokens at which sentences begin; with `span_types`, the
-    tokens of the spans of these types. Spans are found by `finder`, or by patterns if `finder` is None.
+    """Encode texts, and find the tokens at which sentences begin, if requested, and the tokens of spans of
+    these types. Spans are found by `finder`, or by patterns if `finder` is None.
     """
     if not sentences and not span_types:
         return TokenColumns(*encoder.encode(text), None, None)
@@ -133,7 +132,7 @@ def encode_with_columns(
 
 def _token_starts(begins: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the token positions at which sentences begin, and their offsets by document. A sentence without
-    a token of its own is left out: its position repeats the previous one or lies after the last token.
+    a token of its own is left out.
     """
     document = np.repeat(np.arange(len(sizes)), np.diff(offsets))
     again = np.zeros(len(begins), bool)
@@ -149,8 +148,7 @@ def _token_spans(
     offsets by document. `first`, `last` and `following` are the indices of the tokens that hold the first
     character of each span, its last character, and the character after it.
 
-    A span includes every token that holds any of its characters. A span is removed if it has no tokens, or if
-    its first token belongs to the span that was kept before it.
+    A span that overlaps the one kept before it is removed.
     """
     # A token may hold the last character and the one after it. A space that is a token of its own holds the first character
     # of its word, which may be the last one too, so `following` is needed to find the end of a span of one letter.

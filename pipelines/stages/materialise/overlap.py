@@ -1,8 +1,7 @@
 """Count, by MinHash bands, the held-out documents that have a near-copy in the training split.
 
 A held-out document overlaps if it shares at least one band with a training document. There are 14 bands of 8
-MinHash values, so the probability is 0.56 at Jaccard similarity 0.7, 0.92 at 0.8, 0.9996 at 0.9. The
-signatures are those of the step `minhash_signatures`.
+MinHash values, so the probability is 0.56 at Jaccard similarity 0.7, 0.92 at 0.8, 0.9996 at 0.9.
 """
 
 from collections.abc import Sequence
@@ -26,9 +25,8 @@ _BANDS, _ROWS = 14, 8
 
 
 def measure_overlap(split: ValidationSplit, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-    """Return, for each source, the number of kept validation documents and how many of them have a near-copy
-    in the training split of any source. If a source has test documents, also return both numbers for them. If
-    overlap cannot be measured, return the reason.
+    """Return, for each source, the numbers of kept validation and test documents, and how many of each have a
+    near-copy in the training split of any source. If overlap cannot be measured, return the reason.
     """
     if not parts:
         return {}
@@ -76,9 +74,9 @@ class _BandTask:
 def scatter_split_bands(task: _BandTask) -> FileRecord:
     """Commit the band keys of a part's kept documents, grouped by partition of keys. Returns the file.
 
-    Each key has two numbers, both -1 for a training document. For a held-out document, the first is the
-    part's index among all parts, plus the number of parts for a test document. The second is the document's
-    index among the part's kept documents that have a signature.
+    Each key has two numbers, both -1 for a training document. For a held-out document, they are the part's
+    index among all parts, plus the number of parts for a test document, and the document's index among the
+    part's kept documents that have a signature.
     """
     unit = f"split.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -115,8 +113,8 @@ class _MatchTask:
 
 
 def match_bands(task: _MatchTask) -> list[tuple[int, int]]:
-    """Return the held-out documents that share a band with a training document in one partition of band keys,
-    as the pairs of numbers that `scatter_split_bands` wrote.
+    """Return the held-out documents that share a band with a training document in one partition, as the pairs
+    of numbers that `scatter_split_bands` wrote.
     """
     table = task.files.gather_rows(task.partition)
     band, part, row = (table[name].to_numpy() for name in ("band", "part", "row"))

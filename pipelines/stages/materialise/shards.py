@@ -1,8 +1,7 @@
 """Write kept, edited text as token shards: one shard set per tokenizer, split into training, validation and,
 if a source has it, test. With `group_by`, each group of a source has separate shards.
 
-docs/shard_format.md describes the files. Neighbouring parts of a source share a shard of up to `shard_bytes`
-of text.
+docs/shard_format.md describes the files.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -262,8 +261,8 @@ class Shards(CorpusStage):
         return DomainGroups(self.groups, bounds_of(self.groups, computed.facts["thresholds"]))
 
     def _tokenizer(self, out: StepOutput) -> tuple[TokenizerRecord, str]:
-        """Return the record of the tokenizer, with its path relative to the output root, and the library that
-        encodes with it. A tokenizer given as a file is copied into the step.
+        """Return the record of the tokenizer, and the library that encodes with it. A tokenizer given as a
+        file is copied into the step.
         """
         if self.is_path:
             directory, file = out.directory, out.write("tokenizer.json", self._read_tokenizer())
@@ -299,9 +298,6 @@ class Shards(CorpusStage):
 
 
 def _load_encoder(out: StepOutput, tokenizer: FileRecord) -> "Encoder":
-    """Load the tokenizer of a build. The path of its record is relative to the output root. Raises ValueError
-    if the tokenizer is broken.
-    """
     return _encoder_at(lent(out.root.verify(tokenizer)), tokenizer.xxh3_128)
 
 
@@ -313,9 +309,8 @@ def _encoder_at(path: str, checksum: str) -> "Encoder":
 
 
 def _groups(parts: Sequence[Part], sizes: Sequence[int], limit: int) -> list[tuple[int, tuple[Part, ...]]]:
-    """Group neighbouring parts of a source whose kept text fits into one shard of `limit` bytes. `sizes`
-    gives the number of bytes of each part's kept text. Return (index, parts) for each group, with indices
-    counted from 0 within each source.
+    """Group neighbouring parts of a source whose kept text fits into one shard of `limit` bytes. `sizes` are
+    the bytes of each part's kept text. Return (index within the source, parts) for each group.
     """
     groups: list[list[Part]] = []
     filled = 0
@@ -344,9 +339,8 @@ class _MeasureTask:
 
 
 def measure_kept(task: _MeasureTask) -> tuple[int, int]:
-    """Return the number of UTF-8 bytes of the kept, edited text of a part, and how many of its first kept
-    documents were also encoded with the library `tokenizers`, to compare the tokens. Raises UserError, which
-    names the document, if the tokens differ.
+    """Return the number of UTF-8 bytes of the kept, edited text of a part, and how many of its documents were
+    also encoded with the library `tokenizers`. Raises UserError if the tokens differ.
     """
     if not task.documents:
         return task.part.kept_text_bytes(), 0
@@ -411,9 +405,6 @@ def encode_documents(task: _EncodeTask) -> Receipt:
 
 
 def _shares(groups: pa.Array, splits: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Yield each group and split that has documents, with a mask of its documents, bool [n]. `groups` has the
-    name of each document's group, `splits` the index of its split in SPLITS.
-    """
     encoded = groups.dictionary_encode()
     names = encoded.dictionary.to_pylist()
     of_group = encoded.indices.to_numpy()
@@ -440,9 +431,6 @@ def _shard(task: _EncodeTask, docs: pa.Table, split: str, group: str) -> tuple[C
 
 
 def _encoded(encoder: "Encoder", text: pa.LargeStringArray, stage: Shards) -> tuple[TokenColumns, np.ndarray]:
-    """Return the tokens of texts with the optional columns of the stage, and the number of bytes of each text
-    that were encoded.
-    """
     if stage.target:
         sides = sides_of(text)
         n_bytes = pc.binary_length(sides).to_numpy().reshape(-1, 2).sum(axis=1)

@@ -1,6 +1,5 @@
 """Assign each document to a split. Documents of a source with a configured `split` keep it. In other sources,
-a share of the clusters of near-copies, distinct texts, files or hosts, chosen by hash, is held out for
-validation with all documents of each.
+a share of the `split_by` groups (such as files or hosts), chosen by hash, is held out for validation.
 """
 
 from dataclasses import dataclass
@@ -28,10 +27,9 @@ class ValidationSplit:
     seed: int
 
     def assign(self, docs: pa.Table, given: pa.Array | None) -> np.ndarray:
-        """Return each document's split as an index into SPLITS, int8 [n]. `given` holds the name of the split
-        that the source assigns to each document, which decides. If it is None, the split is 1 (validation) if
-        the hash of the seed and the document's `split_by` group, scaled to [0, 1), is below
-        `validation_share`, else 0.
+        """Return each document's split as an index into SPLITS, int8 [n]. `given` holds the name of each
+        document's split if the source assigns it. If `given` is None, a document is held out for validation
+        if the hash of the seed and its `split_by` group, scaled to [0, 1), is below `validation_share`.
         """
         if given is None:
             return self._drawn(docs).astype(np.int8)
@@ -46,9 +44,7 @@ class ValidationSplit:
         return hashes / 2.0**64 < self.validation_share
 
     def columns(self, part: Part) -> tuple[TableInput, ...]:
-        """Return the columns of a part that `assign` uses. The text itself is read only for `cluster` and
-        `content`, and only if no step has hashed it.
-        """
+        """Return the columns of a part that `assign` uses."""
         if part.given is not None or not self.validation_share:
             return ()
         if self.split_by in ("file", "host"):

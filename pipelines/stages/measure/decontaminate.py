@@ -173,8 +173,8 @@ class _PartTask:
 
 
 def find_items(task: _PartTask) -> FileRecord:
-    """Commit the occurrences of the evaluation sets' n-grams in a part, and, for each n-gram, the number of
-    the part's documents that contain it. Returns the file of these numbers.
+    """Commit the occurrences of the evaluation sets' n-grams in a part, and the number of its documents that
+    contain each n-gram. Returns the file of these numbers.
     """
     unit = f"hits.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -214,8 +214,8 @@ class _TallyTask:
 
 
 def count_ngrams(task: _TallyTask) -> tuple[FileRecord, FileRecord]:
-    """Add up the document counts of each n-gram over all parts. Commit the n-grams in more than `common`
-    documents, with their counts, and the texts that are searched for. Returns both files.
+    """Commit the n-grams in more than `common` documents of all parts, with their counts, and the texts that
+    are searched for. Returns both files.
     """
     receipt = task.out.receipt("common")
     if receipt is None:
@@ -232,9 +232,7 @@ def count_ngrams(task: _TallyTask) -> tuple[FileRecord, FileRecord]:
 
 
 def _searched(index: Index) -> pa.Table:
-    """Return a table of the texts that are searched for: all texts of the index, except those whose n-grams
-    are all too common in the sets.
-    """
+    """Return a table of the texts of the index, except those whose n-grams are all too common in the sets."""
     named = [*zip(index.names, range(len(index.names)), strict=True), *index.copies]
     rows = [(name, FIELDS[index.fields[text]], index.names[text]) for name, text in named if index.counts[text]]
     columns = zip(*rows, strict=True) if rows else ((), (), ())
@@ -244,9 +242,8 @@ def _searched(index: Index) -> pa.Table:
 @dataclass(frozen=True)
 class _Finds:
     """The texts of the index that were found in the documents of a part, sorted by document, then by text.
-    Find i is the text `texts[i]` of the index (int64) in the document `rows[i]` (int64), with the score
-    `scores[i]` (float32). Occurrence j, the bytes [`starts[j]`, `ends[j]`) of the document, belongs to find
-    `find[j]`.
+    Find i is the text `texts[i]` of the index in the document `rows[i]`. Occurrence j, the bytes
+    [`starts[j]`, `ends[j]`) of the document, belongs to find `find[j]`.
     """
 
     rows: np.ndarray

@@ -55,7 +55,7 @@ class EvaluationSet:
 
     def texts(self) -> Iterator[tuple[int, str, int, str]]:
         """Yield (record, name of the item, index into FIELDS, text) for every text, in NFC. Raises UserError
-        for a record that is not a JSON object, lacks a field or has an invalid id.
+        for an invalid record.
         """
         for record, item in enumerate(self._items()):
             named = record if self.ids is None else self._value(record, item, self.ids)
@@ -114,11 +114,10 @@ class Index:
     are stored once.
 
     N-gram g of `table` occurs in the texts `texts[bounds[g]:bounds[g + 1]]`. The same slice of `positions`
-    has, for each of these texts, the index of the word at which the n-gram first occurs. The three arrays are
-    int64. `names[t]` is the first item that has text t; `sets[t]` and `fields[t]` are the indices of its set
-    and of its field in FIELDS. Text t has `counts[t]` n-grams of `lengths[t]` words each, which cover
-    `words[t]` words. `copies` are (item, text) for the other items with an equal text. `facts` are counts by
-    set.
+    has, for each of these texts, the index of the word at which the n-gram first occurs. `names[t]` is the
+    first item that has text t; `sets[t]` and `fields[t]` are the indices of its set and of its field in
+    FIELDS. Text t has `counts[t]` n-grams of `lengths[t]` words each, which cover `words[t]` words. `copies`
+    are (item, text) for the other items with an equal text.
     """
 
     table: "Table"
@@ -137,10 +136,7 @@ class Index:
 
 def index_sets(sets: Sequence[EvaluationSet], ngram: int, min_words: int, common: int) -> Index:
     """Return the index of all texts of at least `min_words` words. A text shorter than `ngram` words is a
-    single n-gram.
-
-    N-grams that occur in more than `common` distinct texts are excluded, because they belong to a template
-    rather than to an item.
+    single n-gram. N-grams that occur in more than `common` distinct texts are excluded.
     """
     from pipelines.kernels.signals.ngrams import make_table, ngram_keys
 

@@ -40,8 +40,8 @@ UNDETERMINED = "und"
 
 
 class _Guesses(NamedTuple):
-    """Two guesses per text, best first: `indices` into `names` (-1 for none) and `scores`. `model` is the
-    position in `Language.models` of the model that made the guesses.
+    """Two guesses per text, best first: `indices` into `names` (-1 for none) and `scores`. `model` is a
+    position in `Language.models`.
     """
 
     names: tuple[str, ...]
@@ -241,8 +241,8 @@ class Language(MeasuresText, PartStage):
     def _by_paragraph(
         self, offsets: "np.ndarray", data: "np.ndarray", heads: "np.ndarray", documents: _Guesses
     ) -> list[pa.Array]:
-        """Return the columns `language_share` and `language_paragraphs`. `heads` has the start and end of the
-        prefix read from each document, int64 [n, 2].
+        """Return the columns `language_share` and `language_paragraphs`. `heads` are the start and end of
+        each document's prefix.
         """
         import numpy as np
 

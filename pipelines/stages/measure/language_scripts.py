@@ -1,9 +1,7 @@
 """Scripts and languages: reject labels whose script the text does not use, identify languages that have their
 own script, and give languages and scripts their ISO codes.
 
-resiliparse compares n-grams by their hashes, so base64 and Ethiopic come near the profile of Chinese, with
-scores in the range of Chinese pages. The code ranges of scripts follow the blocks of the Unicode Standard. A
-language may be written in several scripts.
+resiliparse compares n-grams by their hashes, so base64 and Ethiopic come near the profile of Chinese.
 """
 
 import re
@@ -159,8 +157,8 @@ code of the macrolanguage. Bokmål is `no`, as lid.176 and resiliparse write it.
 
 
 def language_code(label: str) -> str:
-    """Return the language code of a label with a script (`en` for `eng_Latn`), in two letters if ISO 639-1
-    has such a code. Other labels are returned unchanged.
+    """Return the language code of a label with a script (`en` for `eng_Latn`). Other labels are returned
+    unchanged.
     """
     match = _SCRIPT_LABEL.fullmatch(label)
     return label if match is None else _CODES.get(match[1], match[1])
@@ -200,8 +198,7 @@ def language_of_script(text: str) -> tuple[str, float] | None:
     None if no script identifies a language.
 
     Nine tenths of the letters must be in a script of a single language, or in Han and kana: Japanese if a
-    tenth or more is kana, else Chinese. Scripts of several languages (Latin, Cyrillic, Arabic, Devanagari,
-    ...) identify none.
+    tenth or more is kana, else Chinese.
     """
     if text.isascii():
         return None
@@ -215,10 +212,7 @@ def language_of_script(text: str) -> tuple[str, float] | None:
 
 
 def _count(text: str) -> "np.ndarray":
-    """Return the number of letters of each script, by the index of the script, int64 [scripts + 2]. Index 1
-    counts letters of other scripts, index 0 all other characters. Combining marks of a script, such as the
-    vowel signs of Devanagari, count as its letters.
-    """
+    """Return the number of letters of each script, by its index in `_table`, int64 [scripts + 2]."""
     import numpy as np
 
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
@@ -227,8 +221,8 @@ def _count(text: str) -> "np.ndarray":
 
 @cache
 def _table() -> "np.ndarray":
-    """Return the script index of each code point, uint8 [0x110000]. 1 means a letter outside the blocks in
-    `_BLOCKS`, and 0 a character that is neither a letter nor a combining mark of a block.
+    """Return the script index of each code point, uint8 [0x110000]. Letters outside the blocks in `_BLOCKS`
+    have index 1. Combining marks of a script, such as the vowel signs of Devanagari, have its index.
     """
     import numpy as np
 

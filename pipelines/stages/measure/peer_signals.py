@@ -2,8 +2,7 @@
 `@tfds`).
 
 They are in a separate stage from `quality_signals`, so that only corpora that filter by these rule sets bear
-their cost. The formulas that turn counts into these columns are in
-pipelines/stages/measure/signal_columns.py.
+their cost.
 """
 
 from dataclasses import dataclass

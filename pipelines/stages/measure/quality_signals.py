@@ -1,9 +1,7 @@
 """Quality signals: counts and ratios over words, lines, paragraphs and sentences of a document.
 
 pipelines/kernels/text/segment.py defines words, tokens, lines, paragraphs and sentences, and says how other
-implementations differ. The formulas that turn the kernels' counts into columns are in
-pipelines/stages/measure/signal_columns.py. Columns that only the rules of other implementations need belong
-to `peer_signals`.
+implementations differ.
 """
 
 from dataclasses import dataclass

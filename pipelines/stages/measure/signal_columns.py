@@ -103,8 +103,7 @@ def count_blocks(
     text: pa.ChunkedArray, count: Callable[["np.ndarray", "np.ndarray"], dict[str, "np.ndarray"]]
 ) -> Counts:
     """Run `count(offsets, data)` on the documents of a text column, one block at a time. `text` must have at
-    least one document. Returns the concatenated counts, and the number of UTF-8 bytes of each document as
-    `bytes`.
+    least one document. Returns the concatenated counts, and `bytes`, the UTF-8 bytes of each document.
     """
     import numpy as np
 

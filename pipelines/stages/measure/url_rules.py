@@ -1,8 +1,8 @@
-"""URL rules: measure properties of a document's URL, on which `filter` then decides.
+"""URL rules: measure properties of a document's URL.
 
 The rules follow Penedo et al. 2023, "The RefinedWeb Dataset for Falcon LLM" (arXiv 2306.01116), appendix G.1:
 a block-list of domains and URLs, and three word lists. Strict words count anywhere, hard and soft words only
-as whole words. The user supplies the lists, because the paper published none.
+as whole words. The user supplies the lists.
 """
 
 from collections.abc import Sequence
@@ -96,8 +96,8 @@ class UrlRules(PartStage):
         return library_versions("tldextract") | unicode_version() | self._checksums
 
     def setup(self) -> None:
-        """Load the lists. Raises UserError if one has changed since the build was planned, or for a line that
-        is not a valid entry of its list.
+        """Load the lists. Raises UserError if one has changed since the build was planned or has an invalid
+        line.
         """
         if self._read_checksums() != self._checksums:
             raise UserError(

@@ -96,7 +96,7 @@ class WordList(ReadsText, PartStage):
 
     def setup(self) -> None:
         """Load the lists. Raises UserError if one has changed since the build was planned or is not UTF-8, or
-        if none of the entries of `files`, or of `unless_near` if given, can be searched for.
+        if none of the entries can be searched for.
         """
         if self._read_checksums() != self._checksums:
             raise UserError(
@@ -149,9 +149,6 @@ class WordList(ReadsText, PartStage):
 
 
 def _search(data: "np.ndarray", bounds: "np.ndarray", index: "Index") -> "tuple[np.ndarray, np.ndarray]":
-    """Search the sentences of a text column, delimited by `bounds`, for the entries of an index. Returns the
-    results of `pipelines.kernels.search.word_lists.find_entries` for all sentences.
-    """
     import numpy as np
 
     from pipelines.kernels.search.word_lists import find_entries
@@ -172,9 +169,8 @@ def _search(data: "np.ndarray", bounds: "np.ndarray", index: "Index") -> "tuple[
 def _are_near(
     occurrences: "np.ndarray", near: "np.ndarray", rows: "np.ndarray", words: "np.ndarray", window: int
 ) -> "np.ndarray":
-    """Return whether each occurrence has an entry of `near` within `window` words in its document, bool. The
-    distance is counted between first words. `rows` and `words` are the document and the number of words of
-    each sentence.
+    """Return whether each occurrence has an entry of `near` within `window` words in its document, bool.
+    `rows` and `words` are the document and the number of words of each sentence.
     """
     import numpy as np
 
@@ -210,9 +206,6 @@ def _index(files: tuple[str, ...]) -> "Index":
 
 
 def _read(path: Path) -> tuple[list[bytes], list[int]]:
-    """Return the entries of a file, lower-cased and with their words joined by single spaces, and the line
-    numbers of the entries that cannot be searched for.
-    """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -231,9 +224,8 @@ def _read(path: Path) -> tuple[list[bytes], list[int]]:
 def _is_searchable(entry: str, words: str) -> bool:
     """Return whether a search for the words of an entry would find the entry and hardly anything else.
 
-    Punctuation may separate the words of a phrase. Other symbols are part of an entry's meaning, and so is
-    punctuation if a word of the entry has fewer than two letters: `s m` is not `s&m`, `13` is not `13.`, and
-    an emoji is not a word.
+    Symbols other than punctuation are part of an entry's meaning, and so is punctuation if a word of the
+    entry has fewer than two letters: `s m` is not `s&m`.
     """
     symbols = {c for c in entry if not (c.isalnum() or c.isspace() or c in _JOINS or unicodedata.category(c)[0] == "M")}
     if not words or not symbols:

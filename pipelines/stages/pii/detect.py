@@ -1,5 +1,5 @@
 """Run Presidio's recognizers. Most are behind a gate, so that they read only windows of the text that can
-contain an entity. The others and named-entity models read whole texts.
+contain an entity.
 """
 
 from bisect import bisect_right
@@ -27,9 +27,7 @@ _MAX_CACHED_LENGTH = 200  # longer windows hardly recur
 
 
 class Detection(NamedTuple):
-    """An entity in the UTF-8 bytes [start, end) of a text, with a score from 0 to 1: Presidio's, or the
-    probability that a token classifier gives.
-    """
+    """An entity in the UTF-8 bytes [start, end) of a text, with a score from 0 to 1."""
 
     start: int
     end: int
@@ -38,9 +36,7 @@ class Detection(NamedTuple):
 
 
 class Detector:
-    """The recognizers of pattern entities, most of which read only candidate windows, and, if `ner_model` is
-    given, a named-entity model.
-    """
+    """The recognizers of pattern entities and, if `ner_model` is given, a named-entity model."""
 
     def __init__(self, entities: tuple[str, ...], phone_regions: tuple[str, ...], ner_model: str = "") -> None:
         self.entities = tuple(entity for entity in entities if entity not in NER_ENTITIES)
@@ -53,9 +49,7 @@ class Detector:
         self, texts: pa.ChunkedArray, ids: pa.ChunkedArray, entities: Sequence[str] | None = None
     ) -> Iterator[tuple[int, Detection]]:
         """Yield (row, detection) for detections of any score. If `entities` are given, only these are
-        searched for; they must be pattern entities of this detector.
-
-        Raises UserError with the document's id and the entity if a recognizer fails.
+        searched for; they must be pattern entities of this detector. Raises UserError if a recognizer fails.
         """
         from pipelines.kernels.text.buffers import text_buffers
         from pipelines.stages.pii.windows import GATES
@@ -119,9 +113,7 @@ class Detector:
     def _cut(
         self, entity: str, document: bytes, spans: list[tuple[int, int, int]]
     ) -> Iterator[tuple[str, int, int, int]]:
-        """Yield (window, its byte offset, low, high) for windows around the hits of a document. See
-        `_Candidate` for `low` and `high`.
-        """
+        """Yield the fields of `_Candidate` after `row`, for windows around the hits of a document."""
         from pipelines.stages.pii.windows import GATES
 
         cut = GATES[entity].cut

@@ -1,5 +1,5 @@
-"""Redaction of texts for display. Everything that the corpus's `pii` steps find is replaced: by a step's own
-edits or, where the step skipped the document or only annotates some finds, by placeholders.
+"""Redaction of texts for display. Everything that the corpus's `pii` steps find is replaced, including what a
+step only annotates.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ from pipelines.stages.pii.pii import Pii
 
 def redact_texts(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
     """Return `values`, short texts that belong to the source of `part`, with placeholders for everything that
-    the part's pii steps find, including what a step only annotates.
+    the part's pii steps find.
     """
     values = [value.encode("utf-8", "backslashreplace").decode() for value in values]  # a lone surrogate is no text
     for _, step in pii_steps(corpus, part) if values else ():
@@ -59,8 +59,8 @@ def _detect(step: PublishedStep, part: Part) -> pa.Array:
 
 
 def without_personal_data(corpus: Corpus, part: Part) -> Part:
-    """Return a part with edits for everything that its pii steps find, including what a step only annotates
-    and what is in rows that its `where` excludes. The part must be in memory.
+    """Return a part with edits for everything that its pii steps find, including what is in rows that the
+    `where` of a step excludes. The part must be in memory.
     """
     for position, step in pii_steps(corpus, part):
         annotation = part.annotations[position]

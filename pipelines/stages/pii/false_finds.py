@@ -19,8 +19,8 @@ _REACH = 200  # bytes of text around a find
 
 @dataclass(frozen=True)
 class FalseFind:
-    """An entry of the list of false finds. A find of one of `entities` is false if it lies inside a match of
-    `pattern`. `examples` are texts with such a find, and `kept` are similar texts whose finds are not false.
+    """A find of one of `entities` is false if it lies inside a match of `pattern`. `examples` are texts with
+    such a find, and `kept` are similar texts whose finds are not false.
     """
 
     name: str
@@ -59,9 +59,7 @@ def _patterns() -> dict[str, list[re.Pattern[str]]]:
 
 
 def is_false(entity: str, document: "np.ndarray", start: int, end: int) -> bool:
-    """Return whether a find is false according to the list. The find is the `entity` at bytes [start, end) of
-    `document`, uint8.
-    """
+    """Return whether the `entity` found at bytes [start, end) of `document`, uint8, is a false find."""
     if not (patterns := _patterns().get(entity)):
         return False
     before = document[max(0, start - _REACH) : start].tobytes().decode(errors="ignore")

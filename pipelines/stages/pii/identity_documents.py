@@ -1,8 +1,5 @@
 """Patterns of dates of birth, passport numbers, driving licence numbers and organisations. Dates and numbers
-are matched only after words that name them, such as "passport".
-
-Passport and licence numbers have no check digit in most countries, so only the words before them distinguish
-them from other numbers. The match is the number or date alone.
+are matched only after words that name them, such as "passport". The match is the number or date alone.
 """
 
 _MONTH = (

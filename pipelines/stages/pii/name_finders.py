@@ -1,5 +1,5 @@
-"""Find names with a named-entity model: either a spaCy pipeline, which reads texts in batches and without the
-components that entities do not need, or a token classifier of Hugging Face (token_classifier.py).
+"""Find names with a named-entity model: either a spaCy pipeline or a token classifier of Hugging Face
+(token_classifier.py).
 """
 
 import re
@@ -45,8 +45,7 @@ _WORDS = re.compile(r"[^\W_]+")
 
 def is_relative(time: str) -> bool:
     """Return whether a time is relative and so names no date: all of its words are English words such as
-    "next", "two" or "weeks". Digits and names, including those of months and days of the week, are not among
-    these words.
+    "next", "two" or "weeks".
     """
     words = _WORDS.findall(time.lower())
     return bool(words) and _RELATIVE.issuperset(words)
@@ -62,9 +61,8 @@ class Named(NamedTuple):
 
 
 class NameFinder:
-    """A named-entity model that finds names in whole texts, read in pieces of at most 100,000 characters. Of
-    the requested entities, `entities` are those that such a model can find. Times that name no date are
-    excluded (`is_relative`). Error messages begin with `stage`.
+    """A named-entity model that finds names in whole texts. Of the requested entities, `entities` are those
+    that such a model can find. Times that name no date are excluded (`is_relative`).
     """
 
     def __init__(self, model: str, entities: tuple[str, ...], stage: str = "pii") -> None:
@@ -125,9 +123,9 @@ class _SpacyModel:
 
 
 def _unneeded(pipeline: Any) -> list[str]:
-    """Return the components of a spaCy pipeline that can be disabled without changing its entities. A parser
-    is kept, because no entity crosses the sentence ends that it sets. If there is an entity or span ruler,
-    every component is kept, because the ruler's patterns may refer to any attribute.
+    """Return the components of a spaCy pipeline that can be disabled without changing its entities. If there
+    is an entity or span ruler, every component is kept, because the ruler's patterns may refer to any
+    attribute.
     """
     factories = {name: pipeline.get_pipe_meta(name).factory for name in pipeline.pipe_names}
     if {"entity_ruler", "span_ruler"} & {*factories.values()}:
@@ -136,9 +134,6 @@ def _unneeded(pipeline: Any) -> list[str]:
 
 
 def _pieces(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (start, piece) for pieces of at most 100,000 characters. A piece ends after a paragraph if
-    possible, otherwise after a line, a word, or anywhere.
-    """
     at = 0
     while at < len(text):
         end = min(len(text), at + _PIECE)
@@ -179,7 +174,7 @@ def check_model(model: str, entities: Sequence[str]) -> None:
 
 def model_versions(model: str) -> dict[str, str]:
     """Return the versions of the libraries that run a model, with the version of an installed model or the
-    checksum of all files of a directory.
+    checksum of a directory.
     """
     if not is_directory(model):
         return library_versions("spacy", model)
@@ -191,8 +186,8 @@ def model_versions(model: str) -> dict[str, str]:
 
 
 def model_library(model: str) -> tuple[tuple[str, str], ...]:
-    """Return (module, installation command) for a spaCy model given by name; empty for a directory or without
-    a model. The command is that of spaCy's small English model, as an example.
+    """Return (module, installation command) for a spaCy model given by name, otherwise nothing. The command
+    is that of spaCy's small English model.
     """
     if not model or is_directory(model):
         return ()

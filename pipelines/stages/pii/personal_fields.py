@@ -1,7 +1,5 @@
 """Find and redact personal data outside the text: in `url`, and in the other fields of a record, which `meta`
-stores as JSON.
-
-The stored columns never change. Redacted copies are `pii_url` and `pii_meta`, null if nothing was replaced.
+stores as JSON. Redacted copies are `pii_url` and `pii_meta`, null if nothing was replaced.
 """
 
 import json
@@ -82,9 +80,6 @@ def _whole(digits: str) -> int | str:
 
 
 def _select_fields(meta: Any, names: set[str]) -> Any:
-    """Return the values of those fields of `meta` that are in `names`. Return `meta` itself if `names`
-    contains "", or if it is not an object.
-    """
     if "" in names or not isinstance(meta, dict):
         return meta
     return [value for name, value in meta.items() if name in names]
@@ -106,9 +101,6 @@ def _texts(value: Any) -> list[str]:
 
 
 def _replace(value: Any, redacted: Mapping[str, tuple[str, Mapping[str, int]]]) -> Any:
-    """Return the value with its strings and integers redacted. If field names become equal, an apostrophe is
-    appended to the later one.
-    """
     if isinstance(value, dict):
         new: dict[str, Any] = {}
         for name, entry in value.items():
@@ -125,9 +117,7 @@ def _replace(value: Any, redacted: Mapping[str, tuple[str, Mapping[str, int]]]) 
 
 
 def is_url(value: str) -> bool:
-    """Return whether the whole value is a URL: it begins with a scheme and `://`, with `//` or with `www.`,
-    and has no white space.
-    """
+    """Return whether the whole value is a URL, which may begin with `//` or `www.` instead of a scheme."""
     return _URL.fullmatch(value) is not None
 
 
@@ -137,10 +127,10 @@ def decode_at(url: str) -> str:
 
 
 def split_url_parts(url: str) -> str:
-    """Return a URL with its separators replaced with spaces, for the search for e-mail addresses.
+    """Return a URL with its separators replaced with spaces.
 
-    Presidio's pattern allows these separators before the @, so in a URL it would take the host and path for
-    the beginning of the address.
+    Presidio's pattern for e-mail addresses allows these separators before the @, so in a URL it would take
+    the host and path for the beginning of the address.
     """
     return url.translate(_SPACES)
 

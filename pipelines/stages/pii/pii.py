@@ -4,10 +4,9 @@ Presidio is the reference for what counts as personal data, but it is far too sl
 of its pattern recognizers see only windows that can contain an entity (pipelines/stages/pii/detect.py and
 windows.py), in which they find the same entities as in the whole text.
 
-In the reference configuration, each of Presidio's recognizers is used as shipped and runs alone
-(`recognizer.analyze(text, [entity])`). Our own recognizers (pipelines/stages/pii/recognizers.py) are added.
-There is no NLP engine unless names are requested, and no context words raise scores. Phone numbers without a
-leading + are those of `phone_regions`, and phonenumbers' leniency is VALID. tldextract uses its bundled
+In the reference configuration, each of Presidio's recognizers is used as shipped and runs alone, and our own
+recognizers (pipelines/stages/pii/recognizers.py) are added. There is no NLP engine unless names are
+requested, and no context words raise scores. phonenumbers' leniency is VALID, and tldextract uses its bundled
 suffix list. The stage ignores finds that pipelines/stages/pii/false_finds.yaml lists as false.
 """
 
@@ -372,9 +371,6 @@ class Pii(ReadsText, PartStage):
 
 
 def _outside(detections: Sequence[_RowDetection], spans: Sequence[_RowDetection]) -> list[_RowDetection]:
-    """Return the detections that do not lie inside one of the spans. For example, a phone number inside a
-    private IP address is part of that address and is excluded.
-    """
     by_row: dict[int, list[_RowDetection]] = {}
     for span in spans:
         by_row.setdefault(span.row, []).append(span)

@@ -1,9 +1,6 @@
 """The entities of the `pii` stage, and the recognizer in the reference configuration (pii.py) for each of
-them that patterns can find.
-
-Most recognizers ship with Presidio. Those for credentials, secrets, street addresses, organisations, dates of
-birth and identity documents are our own, and use Presidio's class PatternRecognizer. The recognizers of
-WHOLE_TEXT have no gate: they read every text whole.
+them that patterns can find. Most recognizers ship with Presidio. The others are our own, and use Presidio's
+class PatternRecognizer.
 """
 
 import logging
@@ -116,8 +113,8 @@ def load_recognizers(entities: tuple[str, ...], phone_regions: tuple[str, ...]) 
     """Return a recognizer in the reference configuration for each of `entities`, which must be in
     PATTERN_ENTITIES.
 
-    This affects the whole process: it silences Presidio's logger, which quotes text, and gives tldextract an
-    extractor that neither downloads a suffix list nor writes a cache.
+    This affects the whole process: it silences Presidio's logger, which quotes text, and keeps tldextract
+    from downloading a suffix list or writing a cache.
     """
     predefined = presidio()
     from regex import ASCII, MULTILINE
@@ -160,8 +157,7 @@ def presidio() -> Any:
 
 @contextmanager
 def block_imports(*modules: str) -> Iterator[None]:
-    """Make imports of these modules fail inside the block, unless they are already loaded. Importers must
-    treat these modules as optional.
+    """Make imports of these modules fail inside the block, unless they are already loaded.
 
     Importing Presidio takes 13 seconds and 430 MB with torch and transformers, and 2.3 seconds and 110 MB
     without them.

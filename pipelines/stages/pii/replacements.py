@@ -59,8 +59,8 @@ _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
 def read_key(where: str) -> bytes:
-    """Return the key at `file:PATH` or `env:NAME`. Raises ValueError if the location has another form, or if
-    the key is missing, unreadable or too short. The message never quotes the key.
+    """Return the key at `file:PATH` or `env:NAME`. Raises ValueError if there is none or it is too short. The
+    message never quotes the key.
     """
     kind, _, name = where.partition(":")
     if kind == "file" and name:
@@ -99,8 +99,8 @@ def replacement(action: str, entity: str, value: str, key: bytes) -> str:
 
 
 def is_public(value: str) -> bool:
-    """Return whether an IP address, with or without zone and prefix length, belongs to the public internet.
-    Addresses that the standard library cannot parse count as public.
+    """Return whether an IP address belongs to the public internet. Addresses that the standard library cannot
+    parse count as public.
     """
     address = _address(value)
     return address is None or address.is_global
@@ -108,7 +108,7 @@ def is_public(value: str) -> bool:
 
 def _address(value: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Parse an IP address, ignoring its zone and prefix length. Returns None for values that Presidio accepts
-    but the standard library does not, such as those with leading zeros.
+    but the standard library does not.
     """
     try:
         return ipaddress.ip_address(value.partition("/")[0].partition("%")[0])

@@ -36,16 +36,15 @@ _ENTITY = {label: entity for entity, labels in _LABELS.items() for label in labe
 class TokenClassifier:
     """A token classifier, run over overlapping windows, so that every character of a text is read.
 
-    Windows and spans are those of transformers' TokenClassificationPipeline with `stride`. Word pieces are
-    grouped by `aggregation_strategy` "first" if the tokenizer marks pieces that continue a word, as WordPiece
-    does. Otherwise they are grouped by "simple", because "first" would take a line of Chinese for one word.
-    Batches have fixed shapes (16 windows; as length a power of two from 32 tokens, up to 512 or the model's
-    maximum), so that the finds in a text do not depend on the other texts of the batch.
+    Windows and spans are those of transformers' TokenClassificationPipeline with `stride`. Its
+    `aggregation_strategy` is "first" if the tokenizer marks pieces that continue a word, as WordPiece does,
+    and otherwise "simple", because "first" would take a line of Chinese for one word. Batches have fixed
+    shapes, so that the finds in a text do not depend on the other texts of the batch.
     """
 
     def __init__(self, directory: str, entities: Sequence[str], stage: str = "pii") -> None:
-        """Load the model on the CPU. Raises UserError, whose message begins with `stage`, if the model does
-        not load, if weights are missing, or if its tokenizer is not a fast one or has no padding token.
+        """Load the model on the CPU. Raises UserError if the model does not load or lacks weights, or if its
+        tokenizer is not a fast one or has no padding token.
         """
         import torch
         import transformers
@@ -152,7 +151,7 @@ def _on_one_thread() -> Iterator[None]:
 
 def check_token_classifier(directory: Path, entities: Sequence[str]) -> None:
     """Raise ValueError if a directory lacks files, has unknown labels, or has no label for any of the
-    entities. The model is not loaded.
+    entities.
     """
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         if (directory / name).is_file():
@@ -177,9 +176,6 @@ def check_token_classifier(directory: Path, entities: Sequence[str]) -> None:
 
 
 def _read_labels(directory: Path) -> list[str]:
-    """Return the distinct labels of a token classifier, in capitals, without B- and I-. Raises ValueError if
-    there are none or one is unknown.
-    """
     try:
         config = json.loads((directory / "config.json").read_bytes())
         labels = list(config["id2label"].values())

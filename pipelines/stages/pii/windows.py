@@ -31,7 +31,7 @@ Cut = Callable[[str, int, int, tuple[str, ...]], "Window | None"]  # (text, star
 
 class Gate(NamedTuple):
     """How to find candidates of an entity: the kinds of hits, and a function that cuts the window around a
-    hit, or returns None if no match is possible.
+    hit.
 
     With `digits`, hits are chains of at least `digits(phone regions)` digits. With `codes`, the gaps within a
     chain may be those of identity numbers instead of those of phone numbers. With neither kinds nor digits,
@@ -92,9 +92,7 @@ _NUMBER_TYPES = (
 
 
 def email_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """Return the address around the @ at `at`, and the addresses to its right that share characters with it.
-    Return None if there is no address.
-    """
+    """Return the address around the @ at `at`, and the addresses to its right that share characters with it."""
     match = _AT.match(text, at)
     if not match:
         return None
@@ -127,8 +125,7 @@ def word_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Windo
 def code_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window:
     """Return the words of the chain, neighbouring words with digits, and at most one more word on each side.
 
-    The extra words are needed because some identity numbers begin or end with letters that a separator sets
-    off.
+    The extra words are needed because some identity numbers begin or end with letters.
     """
     left, right = _WORD[0].match(text, 0, start).start(), _WORD[1].match(text, end).end()
     while match := _CODE_WORD[0].match(text, 0, left):
@@ -158,9 +155,7 @@ def private_key_window(text: str, at: int, end: int, regions: tuple[str, ...]) -
 
 
 def secret_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """Return the line around `at`, or None if no word for a secret comes before `at` in the line. No secret
-    crosses a line end.
-    """
+    """Return the line around `at`, or None if no word for a secret comes before `at` in the line."""
     start, stop = text.rfind("\n", 0, at) + 1, text.find("\n", at)
     stop = len(text) if stop < 0 else stop
     return Window(start, stop, start, stop) if _SECRET_NAME.search(text, start, at) else None
@@ -172,9 +167,7 @@ def whole_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Wind
 
 
 def credentials_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """Return the user, password, host and port after the :// at `at`, and the character before the ://.
-    Return None if there are no credentials.
-    """
+    """Return the user, password, host and port after the :// at `at`, and the character before the ://."""
     match = _URL_CREDENTIALS.match(text, at + 3)
     return Window(at - 1, match.end(), at - 1, match.end()) if match else None
 
@@ -186,7 +179,7 @@ def _run(text: str, at: int, sides: tuple[Any, Any]) -> Window:
 
 def iban_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
     """Return the text from the country letters before `at` to the end of the longest possible match, extended
-    over candidates that begin within it. Return None if no IBAN can begin there.
+    over candidates that begin within it.
     """
     start = at - 3
     if not _IBAN.match(text, start):
@@ -215,8 +208,7 @@ def _is_word(character: str) -> bool:
 
 def phone_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window | None:
     """Return the text from the first possible phone number to the end of the chain and of the chains joined
-    to it, such as an extension. The window includes leading brackets and pluses, and neighbours that may make
-    phonenumbers reject a number.
+    to it.
 
     Return None if the chain itself cannot be a phone number, and an empty window if no candidate in the
     joined chains can be a valid one.
@@ -270,9 +262,8 @@ def _pieces(candidate: str) -> Iterator[str]:
 
 def _joined(text: str, at: int) -> tuple[int, int]:
     """Return the span of the chain that contains the digit at `at`, together with the chains joined to it by
-    extension labels. It begins and ends with a digit. A candidate that phonenumbers finds may reach beyond it
-    only by the brackets and pluses before its first digit (with the punctuation after them), and by the #
-    that ends an extension.
+    extension labels. A candidate that phonenumbers finds may reach beyond it only by brackets, pluses and
+    punctuation before its first digit, and by the # that ends an extension.
     """
     match = _JOINED.match(text, _JOINED_LEFT.match(text, 0, at).start())
     while match.end() <= at:
@@ -281,9 +272,6 @@ def _joined(text: str, at: int) -> tuple[int, int]:
 
 
 def _may_reject(character: str) -> bool:
-    """Return whether phonenumbers may reject a number because of this neighbouring character. To be safe,
-    this is true for most characters outside ASCII.
-    """
     if character.isascii():
         return character.isalpha() or character in "%$"
     return not (_LEAD.match(character) or character.isdecimal())
@@ -315,15 +303,14 @@ def _can_be_phone(piece: str, plus: bool, regions: tuple[str, ...], whole: bool)
 
 def phone_digits(regions: tuple[str, ...]) -> int:
     """Return the smallest number of digits of a valid phone number with a plus or, without one, in any of the
-    `regions`, of which there must be at least one.
+    `regions`.
     """
     return min(INTERNATIONAL_DIGITS, *(_national(region).least for region in regions))
 
 
 class _National(NamedTuple):
     """Patterns that match the digits of a region's phone numbers written without a plus. In every valid
-    number, `part` is found among the digits and `whole` matches all of them. `least` is the minimum number of
-    digits.
+    number, `part` is found among the digits and `whole` matches all of them.
     """
 
     part: re.Pattern[str]

@@ -24,8 +24,8 @@ MODEL, METRICS = "model.bin", "metrics.json"
 
 
 def recorded_checksum(file: Path, model: str, stage: str) -> str:
-    """Return the xxh3_128 of a model file. Raises UserError, with `stage` in front, if `classifier train`
-    recorded another checksum in the directory `model`.
+    """Return the xxh3_128 of a model file. Raises UserError if `classifier train` recorded another checksum
+    in the directory `model`.
     """
     checksum = file_checksum(file)
     metrics = LocalPath(model) / METRICS

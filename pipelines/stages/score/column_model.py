@@ -2,8 +2,7 @@
 document's columns.
 
 `python -m pipelines classifier train` writes them with `kind: columns`. A model file is in safetensors
-format: it holds arrays, and one JSON text with the method (regression or boosted trees), the columns and
-their definitions. Loading it runs no code, and arrays that do not fit together are refused.
+format, and loading it runs no code.
 """
 
 import json
@@ -43,9 +42,7 @@ class ModelColumn:
 @dataclass(frozen=True)
 class ColumnModel:
     """A trained model over columns. `arrays` has the `intercept` and, for a regression, the `means`, `scales`
-    and `weights` of the columns, otherwise the arrays of TREES. The log-odds are a constant plus the sum of
-    the contributions of the columns. The constant is the intercept, to which boosted trees add the expected
-    values of their roots.
+    and `weights` of the columns, otherwise the arrays of TREES.
     """
 
     method: Method
@@ -64,7 +61,8 @@ class ColumnModel:
 
     def evaluate(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the log-odds of documents, float64 [n], and the contributions to them, float64 [n, columns].
-        `values` has each document's values of the columns, float64 [n, columns], with NaN for a missing one.
+        The log-odds are a constant plus the sum of the contributions. `values` are float64 [n, columns], with
+        NaN for a missing one.
         """
         contributions = np.zeros(values.shape)
         if self.method == "regression":
@@ -107,8 +105,8 @@ def model_file(model: str) -> Path:
 
 @lru_cache(maxsize=4)
 def load_model(path: Path, checksum: str) -> ColumnModel:
-    """Return a model, cached within the process. Raises UserError for a file that is not a model, is damaged,
-    or whose xxh3_128 is not `checksum`.
+    """Return a model, cached within the process. Raises UserError for a file that is not a model or whose
+    xxh3_128 is not `checksum`.
     """
     if (now := file_checksum(path)) != checksum:
         raise UserError(

@@ -1,9 +1,8 @@
 """Linear models over embeddings: functions from the vector of a document to the log-odds of the positive
 class, or to the score that a judge would give.
 
-`python -m pipelines classifier train` writes them with `kind: embeddings`. A model file is safetensors:
-arrays, and one JSON text that names the column and says which encoder wrote it. Loading runs no code, and
-arrays that do not fit together are refused.
+`python -m pipelines classifier train` writes them with `kind: embeddings`. A model file is in safetensors
+format, and loading it runs no code.
 """
 
 import json
@@ -29,9 +28,9 @@ LinearMethod = Literal["logistic", "ridge"]
 @dataclass(frozen=True)
 class EmbeddingModel:
     """A trained linear model over embeddings. Its `arrays` are float64. `center` [width] is the mean of the
-    training vectors, each with the weight of its document. `weights` [width] are the coefficients of the
-    dimensions. `intercept` [1] is the value at the centre. `axis` [width] is the unit vector from the mean of
-    the negative training documents towards the mean of the positive ones (zeros if the means are equal).
+    training vectors, each with the weight of its document. `weights` [width] are the coefficients.
+    `intercept` [1] is the value at the centre. `axis` [width] is the unit vector from the mean of the
+    negative training documents towards the mean of the positive ones.
     """
 
     method: LinearMethod
@@ -45,7 +44,6 @@ class EmbeddingModel:
 
     def evaluate(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the value of each vector, float64 [n], and the contributions to it, float64 [n, 2].
-        `vectors` are [n, width].
 
         The value is the log-odds of the positive class (logistic) or the predicted score (ridge). It equals
         the intercept plus the two contributions: along the line between the means of both classes, and in all
@@ -64,7 +62,7 @@ class EmbeddingModel:
 
     def score(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the score of each vector, float64 [n], and the contributions from `evaluate`. For a logistic
-        model, the score is the probability of the positive class, for ridge the predicted score of the judge.
+        model, the score is the probability of the positive class.
         """
         values, contributions = self.evaluate(vectors)
         return (probability(values) if self.method == "logistic" else values), contributions
@@ -83,8 +81,8 @@ def save_embedding_model(model: EmbeddingModel, path: Path) -> None:
 
 @lru_cache(maxsize=4)
 def load_embedding_model(path: Path, checksum: str) -> EmbeddingModel:
-    """Return a model, cached within the process. Raises UserError for a file that is not a model, is damaged,
-    or whose xxh3_128 is not `checksum`.
+    """Return a model, cached within the process. Raises UserError for a file that is not a model or whose
+    xxh3_128 is not `checksum`.
     """
     if (now := file_checksum(path)) != checksum:
         raise UserError(

@@ -5,9 +5,7 @@ import pyarrow as pa
 
 
 def vector_width(kind: pa.DataType) -> int | None:
-    """Return the width of the vectors of a column type, or None if the type is not a fixed-size list of
-    floating-point numbers.
-    """
+    """Return the width of a column type of vectors, or None for any other type."""
     if pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type):
         return int(kind.list_size)
     return None

@@ -1,9 +1,5 @@
-"""Supervised fastText models, read from the library's file format into arrays for
-kernels/search/fasttext_predict.py.
-
-The file (format version 12, fastText 0.9) holds the magic number and version, the arguments (twelve integers
-and a double), the dictionary, the input matrix and the output matrix. Each matrix is dense or
-product-quantised. Quantised matrices are unpacked, at 4 bytes per number.
+"""Supervised fastText models, read from the library's file format (version 12, fastText 0.9) into arrays for
+kernels/search/fasttext_predict.py. Quantised matrices are unpacked, at 4 bytes per number.
 """
 
 from dataclasses import dataclass
@@ -26,8 +22,8 @@ _BATCH = 1 << 14  # texts per batch of scores of all labels
 
 @dataclass(frozen=True)
 class FastTextModel:
-    """A supervised fastText model in memory. `labels` are without their prefix, in the order of the rows of
-    the output matrix. `loss` is HIERARCHICAL, SOFTMAX or INDEPENDENT of kernels/search/fasttext_predict.py.
+    """A supervised fastText model. `labels` are without their prefix, in the order of the rows of the output
+    matrix. `loss` is HIERARCHICAL, SOFTMAX or INDEPENDENT of kernels/search/fasttext_predict.py.
     """
 
     labels: tuple[str, ...]
@@ -55,8 +51,8 @@ class FastTextModel:
         return indices, scores
 
     def score(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray", label: str) -> "np.ndarray":
-        """Return the probability of one label, float32 [n]. It is 0 for a text without features, and where
-        `predict` does not return the label.
+        """Return the probability of one label, float32 [n]. It is 0 where `predict` does not return the
+        label.
         """
         import numpy as np
 
@@ -95,7 +91,7 @@ class FastTextModel:
 
     def best(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> tuple["np.ndarray", "np.ndarray"]:
         """Return the most probable label of each text: its index in `labels`, int32 [n], and its probability,
-        float32 [n]. They are -1 and 0 for a text for which `predict` returns no label.
+        float32 [n]; -1 and 0 if `predict` returns no label.
         """
         import numpy as np
 
@@ -109,7 +105,7 @@ class FastTextModel:
 
 def load_fasttext(path: Path, checksum: str, where: str) -> FastTextModel:
     """Return a model read from a file. Raises UserError if the file's xxh3_128 is not `checksum`, or if it is
-    not a supervised model. The error message begins with `where`.
+    not a supervised model.
     """
     import xxhash
 
@@ -249,8 +245,8 @@ def _matrix(file: _File, quantised: bool) -> "np.ndarray":
 
 
 def _centroids(file: _File) -> tuple["np.ndarray", int, int, int]:
-    """Read a product quantiser. Returns its centroids, the number of sub-vectors, their length, and the
-    length of the last one.
+    """Read a product quantiser: its centroids, the number of sub-vectors, their length, and the length of the
+    last one.
     """
     import numpy as np
 
@@ -259,8 +255,8 @@ def _centroids(file: _File) -> tuple["np.ndarray", int, int, int]:
 
 
 def _unpack(codes: "np.ndarray", centroids: "np.ndarray", parts: int, length: int, last: int) -> "np.ndarray":
-    """Expand codes to rows: each code selects a piece of the row (Jégou et al. 2011, "Product Quantization
-    for Nearest Neighbor Search").
+    """Expand the codes of a product quantiser to rows (Jégou et al. 2011, "Product Quantization for Nearest
+    Neighbor Search").
     """
     import numpy as np
 

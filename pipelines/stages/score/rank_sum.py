@@ -1,10 +1,9 @@
-"""Exact ranks of the values of columns over a whole corpus.
+"""Exact ranks of the values of columns over a whole corpus. They do not depend on the division into parts or
+partitions.
 
 The values of each column are divided into ranges, and each range is a partition. Every part sends its
-distinct values, with their counts, to the partitions. A partition merges the values of all parts, counts
-them, and sends each part the ranks of its values. So no task holds more than a part or a partition in memory.
-The driver holds only a few numbers per part, and the coarse histograms from which the ranges are chosen. The
-ranks do not depend on the division into parts or partitions.
+distinct values, with their counts, to the partitions. A partition merges the values of all parts, and sends
+each part the ranks of its values. So no task holds more than a part or a partition in memory.
 """
 
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ ROWS_PER_PARTITION = 4_000_000
 @dataclass(frozen=True)
 class Ranked:
     """The ranks of the values of columns over all parts. `counts` has the number of values of each column.
-    `files` hold twice the rank of each distinct value, by part. `ranks_of` scales the ranks to 0 to 1.
+    `files` hold twice the rank of each distinct value, by part.
     """
 
     counts: tuple[int, ...]
@@ -51,8 +50,8 @@ class Ranked:
 
 
 def rank_parts(parts: Sequence[Part], names: Sequence[str], out: StepOutput, cluster: Cluster) -> Ranked | None:
-    """Return the ranks of the values of some columns over all parts, or None if there are no parts. Raises
-    UserError for a column that does not have at least two distinct values.
+    """Return the ranks of the values of some columns over all parts. Raises UserError for a column that does
+    not have at least two distinct values.
     """
     if not parts:
         return None
@@ -173,8 +172,8 @@ class _RangeTask:
 
 
 def rank_values(task: _RangeTask) -> FileRecord:
-    """Commit, for each part, twice the rank of each of its distinct values in a range. Returns the file. A
-    value's rank is the number of values below it plus half the number of values equal to it.
+    """Commit, for each part, twice the rank of each of its distinct values in a range. A value's rank is the
+    number of values below it plus half the number of values equal to it.
     """
     unit = f"ranks.{task.number:05d}"
     receipt = task.out.receipt(unit)

@@ -100,7 +100,7 @@ class ColumnScore(CorpusStage):
     @property
     def extrapolates(self) -> bool:
         """Whether a random sample can estimate the effect of the stage. It can, because values have about the
-        same ranks in a sample as in the whole corpus, and a model scores each document by itself.
+        same ranks in a sample as in the whole corpus.
         """
         return True
 
@@ -127,9 +127,7 @@ class ColumnScore(CorpusStage):
                 )
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Score every part, and return the facts: the number of documents, how many of them have no score
-        and, if a model gives the scores, the fingerprint of its columns.
-        """
+        """Score every part, and return the facts of the step."""
         ranked = rank_parts(parts, self.names, out, cluster) if self.method == "rank_sum" else None
         tasks = [_Task(self, out, part, number, ranked) for number, part in enumerate(parts)]
         empty = gather(cluster, write_scores, tasks, lambda task: f"{out.name}: part {task.part.name}")
@@ -137,9 +135,9 @@ class ColumnScore(CorpusStage):
         return facts if self.method == "rank_sum" else {**facts, "columns_fingerprint": self._model.fingerprint}
 
     def combine(self, values: np.ndarray, ranks: np.ndarray | None) -> pa.Table:
-        """Return the columns that the step writes. `values` has each document's values of the columns,
-        float64 [n, columns], with NaN for a missing one. `ranks` has the ranks of these values, float64 [n,
-        columns], if the method is `rank_sum`, otherwise None.
+        """Return the columns that the step writes. `values` are those of the columns, float64 [n, columns],
+        with NaN for a missing one. `ranks` are the ranks of these values, or None unless the method is
+        `rank_sum`.
         """
         if ranks is None:
             odds, contributions = self._model.evaluate(values)

@@ -1,7 +1,5 @@
-"""The common base of stages that run a local Hugging Face model: its directory, its checksum, and batches of
-fixed shapes.
-
-No code or pickle in a model directory is run, and nothing is downloaded.
+"""The common base of stages that run a local Hugging Face model. No code or pickle in a model directory is
+run, and nothing is downloaded.
 """
 
 import json
@@ -35,10 +33,8 @@ class LoadedModel(NamedTuple):
 
 @dataclass(frozen=True)
 class TransformerStage(ReadsText, PartStage):
-    """Base class of a stage that runs a model over the beginning of each document.
-
-    All batches have the same number of rows, and are padded to a power of two of at least 32 tokens, or to
-    `max_tokens` if that is less. So the model's output for a document does not depend on its neighbours.
+    """Base class of a stage that runs a model over the beginning of each document. Batches have one of a few
+    fixed shapes, so the model's output for a document does not depend on its neighbours.
     """
 
     model: str
@@ -117,7 +113,8 @@ class TransformerStage(ReadsText, PartStage):
                 self.model, local_files_only=True, use_safetensors=True, dtype=torch.float32, output_loading_info=True
             )
         except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-            raise UserError(f"{where}: does not load ({str(error).splitlines()[0]})") from None
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise UserError(f"{where}: does not load ({reason})") from None
         # The library draws weights that the file lacks at random.
         if missing := sorted(name for name in loading["missing_keys"] if not name.startswith(self.unused)):
             raise UserError(

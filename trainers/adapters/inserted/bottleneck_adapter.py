@@ -55,8 +55,8 @@ class BottleneckAdapter(TrainingMethod):
 
 
 def _first_of_feed_forward(network: Any, architecture: str) -> list[tuple[str, Any]]:
-    """Return (name, matrix) for the first matrix of every feed-forward layer. In a gated layer, two matrices
-    read the input; the first of these is returned.
+    """Return (name, matrix) for the first matrix of every feed-forward layer. In a gated layer, this is one
+    of the two matrices that read the input.
     """
     ups = part_modules(network, architecture, ("up",))
     return [(name, module) for name, module in ups if not name.endswith((".up_proj", ".wi_1"))]

@@ -6,15 +6,13 @@ import torch
 
 
 class Bottleneck(torch.nn.Module):
-    """A projection down to `inner` units, an activation, and a projection back up, multiplied by `scale`.
-    With `relu`, the activation is ReLU (He et al., 2022; Pfeiffer et al., 2021), otherwise GELU (Houlsby et
-    al., 2019).
+    """A projection down to `inner` units, an activation, and a projection back up, multiplied by `scale`. The
+    activation is ReLU (He et al., 2022; Pfeiffer et al., 2021) or GELU (Houlsby et al., 2019).
     """
 
     def __init__(self, width: int, inner: int, relu: bool, scale: float, start_at_zero: bool) -> None:
-        """Initialise the weights with standard deviation 0.01 (Houlsby et al., 2019, section 3.6), so that
-        the output is initially near 0. With `start_at_zero`, the second matrix, and so the output, is
-        initially 0.
+        """Initialise the weights with standard deviation 0.01 (Houlsby et al., 2019, section 3.6). With
+        `start_at_zero`, the output is initially 0.
         """
         super().__init__()
         self.down, self.up = torch.nn.Linear(width, inner), torch.nn.Linear(inner, width)
@@ -38,8 +36,8 @@ def add_after(matrix: Any, adapter: Bottleneck) -> None:
 
 
 def add_beside(first: Any, last: Any, adapter: Bottleneck) -> None:
-    """Make `last` add to its output what `adapter` computes from the input of `first`. In a forward pass,
-    `first` must run before `last`.
+    """Make `last` add to its output what `adapter` computes from the input of `first`, which must run before
+    `last`.
     """
     first.adapter = adapter
 

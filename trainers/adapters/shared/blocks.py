@@ -1,8 +1,7 @@
 """The names of the parts of a block in the `transformers` model of each architecture.
 
-DeBERTa (version 1), GPT, GPT-2 and ModernBERT compute queries, keys and values with a single matrix, and
-ModernBERT also computes both inner projections of its gated feed-forward layer with a single matrix. A method
-that adapts one of these parts adapts the whole matrix.
+Some architectures compute several parts with a single matrix, for example queries, keys and values in GPT-2.
+A method that adapts one of these parts adapts the whole matrix.
 """
 
 import re
@@ -128,8 +127,8 @@ def refuse_parts(kind: str, architecture: str, parts: Iterable[Part]) -> str | N
 
 
 def pattern(architecture: str, parts: Iterable[Part]) -> str:
-    """Return a regular expression that matches the full names of the modules of these parts, for peft's
-    `target_modules`. `refuse_parts` must accept the parts.
+    """Return a regular expression that matches the full names of the modules of these parts. `refuse_parts`
+    must accept the parts.
     """
     its = dict.fromkeys(BLOCKS[architecture].parts[part] for part in parts)
     return rf".*(?:{'|'.join(its)})"
@@ -164,9 +163,7 @@ def token_embedding(network: Any, architecture: str) -> Any:
 
 
 def attention_kind(name: str) -> Literal["encoder", "decoder", "cross"]:
-    """Return the kind of an attention layer of an encoder-decoder, given its module name: self-attention of
-    the encoder, self-attention of the decoder, or cross-attention.
-    """
+    """Return the kind of an attention layer of an encoder-decoder, given its module name."""
     if "encoder_attn" in name or "EncDecAttention" in name:
         return "cross"
     return "encoder" if name.startswith(("encoder.", "model.encoder.")) else "decoder"

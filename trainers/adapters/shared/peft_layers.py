@@ -1,7 +1,4 @@
-"""The base of methods that replace matrices of the model with peft's layers.
-
-Only this file imports peft, which the extra `finetune` installs.
-"""
+"""The base of methods that replace matrices of the model with peft's layers. Only this file imports peft."""
 
 import warnings
 from abc import abstractmethod

@@ -12,12 +12,8 @@ Encode = Callable[[str], list[int]]
 
 
 class TrainingMethod(ABC):
-    """A method of fine-tuning. It decides which parameters of a pretrained model are trained and which new
-    ones are added.
-
-    A method is a frozen dataclass, and its fields are the keys of `method:`. It is applied after the weights
-    of the base are loaded and the task's head is attached (`network.task_head`), and before the engine is
-    created.
+    """A method of fine-tuning. Its fields are the keys of `method:`. It is applied after the weights of the
+    base are loaded and the task's head is attached (`network.task_head`), and before the engine is created.
     """
 
     kind: str
@@ -41,23 +37,21 @@ class TrainingMethod(ABC):
 
     @property
     def virtual_tokens(self) -> int:
-        """The number n of virtual tokens before every segment (of the encoder's input in an encoder-decoder).
-
-        Their ids are the n consecutive integers that begin with `first_virtual`, beyond the rows of the
-        embedding table.
+        """The number of virtual tokens before every segment (of the encoder's input in an encoder-decoder).
+        Their ids are consecutive and begin with `first_virtual`, beyond the rows of the embedding table.
         """
         return 0
 
     @property
     def prefix_length(self) -> int:
-        """The number of prefix keys and values, which precede the keys and values of every segment. The
-        positions of the text continue after the prefix.
+        """The number of prefix keys and values before those of every segment. The positions of the text
+        continue after the prefix.
         """
         return 0
 
     def first_virtual(self, rows: int, task: int) -> int:
         """Return the id of the first virtual token of the task with index `task`, given the number of rows of
-        the embedding table. By default all tasks have the same virtual tokens.
+        the embedding table.
         """
         return rows
 
@@ -66,7 +60,7 @@ class TrainingMethod(ABC):
         does not train. The task's head stays trainable.
 
         `encode` is for methods whose initialisation reads a text. Raises ConfigError if the method cannot be
-        applied to this model, for example because of its architecture or size.
+        applied to this model.
         """
         import torch
 
@@ -79,13 +73,11 @@ class TrainingMethod(ABC):
 
     @abstractmethod
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Add the method's parameters, and freeze the parameters that it does not train. `apply` calls this
-        after it has seeded torch's generator.
-        """
+        """Add the method's parameters, and freeze the parameters that it does not train. Called by `apply`."""
 
     def merge(self, network: Any) -> None:
         """Merge the added parameters into the weights of the base and remove them. Raises ConfigError if this
-        is impossible, which is the default.
+        is impossible.
         """
         raise ConfigError(
             f"method.kind: got {self.kind}, whose parameters cannot be merged into weights of the base; export without --merge"
@@ -93,8 +85,8 @@ class TrainingMethod(ABC):
 
     @property
     def deployed(self) -> "TrainingMethod":
-        """The method to apply when the trained model is used. It lacks the parameters that only training
-        needs, and its `load_peft` reads what `peft_state` of the trained method returns.
+        """The method to apply when the trained model is used, without the parameters that only training
+        needs. Its `load_peft` reads what `peft_state` of the trained method returns.
         """
         return self
 
@@ -105,9 +97,7 @@ class TrainingMethod(ABC):
         return None
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """Return the tensors, by name, that peft stores in `adapter_model.safetensors`. Only methods that
-        peft supports implement this.
-        """
+        """Return the tensors, by name, that peft stores in `adapter_model.safetensors`."""
         raise NotImplementedError
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
@@ -129,8 +119,8 @@ def trained_state(network: Any) -> dict[str, Any]:
 
 
 def set_tensors(ours: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Copy the tensors of `state` into the tensors of `ours` with the same names. Raises ConfigError for the
-    first tensor that is missing on one side or differs in shape.
+    """Copy the tensors of `state` into the tensors of `ours` with the same names. Raises ConfigError if a
+    tensor is missing on one side or differs in shape.
     """
     import torch
 

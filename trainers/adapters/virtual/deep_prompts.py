@@ -71,11 +71,8 @@ def refuse_prefixes(architecture: str) -> str | None:
 
 def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) -> None:
     """Freeze the network, except the task's head, and give every attention layer `tokens` prefix keys and
-    values. They are computed from `encoder` or, if it is None, are parameters themselves. Layers that share
-    their attention also share its prefix.
-
-    Raises ConfigError for clipped relative positions (Shaw et al., 2018): positions are counted along the
-    row, so each segment of a row would have a different distance from the prefix.
+    values. They are computed from `encoder` or, if it is None, are parameters themselves. Raises ConfigError
+    for clipped relative positions (Shaw et al., 2018).
     """
     from trainers.adapters.virtual.prefix_attention import Prefix, add_prefix, use_prefixes
 
@@ -97,8 +94,8 @@ def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) 
 def prefix_config(network: Any, architecture: str, family: str, tokens: int) -> dict[str, Any] | None:
     """Return peft's PREFIX_TUNING configuration, or None if peft 0.21 cannot run it.
 
-    ALBERT, GPT and ModernBERT do not accept past keys. In an encoder-decoder, peft gives a prefix to the
-    decoder's self-attention only, and layer i gets the keys of layer 2i.
+    In an encoder-decoder, peft gives a prefix to the decoder's self-attention only, and layer i gets the keys
+    of layer 2i.
     """
     if BLOCKS[architecture].prefixes != "stock" or family == "encoder_decoder":
         return None

@@ -42,8 +42,8 @@ class PTuning(TrainingMethod):
 
     @property
     def deployed(self) -> PromptTuning:
-        """Return prompt tuning with as many tokens, for use without the encoder. Its random embeddings are
-        placeholders for those that the trained encoder computed (`peft_state`).
+        """Return prompt tuning with as many tokens. Its random embeddings are placeholders for the trained
+        ones.
         """
         return PromptTuning(tokens=self.tokens, init="random")
 

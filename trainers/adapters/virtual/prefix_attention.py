@@ -1,8 +1,5 @@
 """Prefixes: keys and values that precede the keys and values of the text in the attention layers of a model.
-
-Every segment of a packed row attends to the prefix, which belongs to no segment. Prefixes are added through
-the attention interface of `transformers`. GPT-1 does not use that interface, so the method that computes the
-attention of its blocks is replaced.
+Every segment of a packed row attends to the prefix, which belongs to no segment.
 """
 
 from functools import partial
@@ -30,8 +27,8 @@ class PrefixEncoder(torch.nn.Module):
 
 
 class Prefix(torch.nn.Module):
-    """The prefix keys and values of one attention layer. They are either parameters, or computed from
-    `encoder` by a separate output layer.
+    """The prefix keys and values of one attention layer: either parameters, or computed from `encoder` by a
+    separate output layer.
     """
 
     def __init__(self, tokens: int, width: int, encoder: PrefixEncoder | None = None) -> None:
@@ -69,9 +66,8 @@ def add_prefix(attention: Any, prefix: Prefix) -> None:
 
 
 def use_prefixes(network: Any) -> None:
-    """Make the attention layers of a network read the prefixes that `add_prefix` gave them, through the
-    attention interface of `transformers`. Layers with eager attention, other than GPT-1's, ignore their
-    prefixes.
+    """Make the attention layers of a network read the prefixes that `add_prefix` gave them. Layers with eager
+    attention, other than GPT-1's, ignore their prefixes.
     """
     for module in network.modules():
         config: Any = getattr(module, "config", None)
@@ -127,9 +123,7 @@ def _distance_bias(prefix: Prefix, bias: Any, mask: Any) -> Any:
 def _attend_gpt(
     self: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, output_attentions: bool = False
 ) -> list[Any]:
-    """Compute the attention of a GPT block with its prefix. `key` is transposed. `attention_mask` is causal
-    and is added to the logits.
-    """
+    """Compute the attention of a GPT-1 block with its prefix. `key` is transposed."""
     keys, values = self.prefix.heads(value.shape[0], value.shape[3])
     logits = query @ torch.cat([keys.transpose(2, 3), key], 3)
     if self.scale:

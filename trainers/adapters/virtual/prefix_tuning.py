@@ -51,8 +51,8 @@ class PrefixTuning(TrainingMethod):
 
     @property
     def deployed(self) -> DeepPrompts:
-        """`DeepPrompts` with the same number of tokens. Its parameters are the keys and values that the
-        trained MLP computes, so that the MLP is no longer needed.
+        """`DeepPrompts` with the same number of tokens, for the keys and values that the trained MLP
+        computes.
         """
         return DeepPrompts(tokens=self.tokens)
 

@@ -52,8 +52,8 @@ class PromptTuning(TrainingMethod):
 
 
 def check_prompt(tokens: int, init: str, text: str | None) -> None:
-    """Raise ValueError unless `tokens` is positive, and `text` is given if and only if `init` is `text`. An
-    empty `text` counts as not given.
+    """Raise ValueError unless `tokens` is positive, and a non-empty `text` is given if and only if `init` is
+    `text`.
     """
     if tokens < 1:
         raise ValueError(f"tokens: got {tokens}, allowed 1 or more")
@@ -64,11 +64,9 @@ def check_prompt(tokens: int, init: str, text: str | None) -> None:
 
 
 def start_rows(table: Any, tokens: int, init: str, text: str | None, encode: Encode | None) -> Any:
-    """Return the initial embeddings of a prompt (`virtual_embedding.first_rows`). Raises ConfigError if
-    `text` has no tokens.
-
-    `encode` is needed only to start from `text`. Without it, embeddings drawn from the vocabulary take the
-    place of those of `text`, which is enough if a trained prompt replaces them.
+    """Return the initial embeddings of a prompt (`virtual_embedding.first_rows`). Without `encode`,
+    embeddings drawn from the vocabulary take the place of those of `text`. Raises ConfigError if `text` has
+    no tokens.
     """
     from trainers.adapters.virtual.virtual_embedding import first_rows
 

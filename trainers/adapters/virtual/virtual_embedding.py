@@ -67,8 +67,8 @@ class TaskRows(torch.nn.Module):
 
 
 def add_virtual_tokens(table: Any, virtual: Any) -> None:
-    """Extend an embedding layer: the embeddings of ids beyond its last row are taken from the module
-    `virtual`. If the layer multiplies its embeddings by a scale, as in BART, these are not multiplied.
+    """Make an embedding layer take the embeddings of ids beyond its last row from the module `virtual`. If
+    the layer multiplies its embeddings by a scale, these are not multiplied.
     """
     table.virtual = virtual
     table.forward = MethodType(_look_up, table)
@@ -87,7 +87,7 @@ def first_rows(table: Any, tokens: int, init: str, ids: list[int]) -> Any:
     """Return the initial embeddings of a prompt, fp32 [tokens, width] (Lester et al., 2021, section 3.2).
 
     `init` is `random` (uniform numbers from -0.5 to 0.5), `vocabulary` (rows drawn at random from the table)
-    or `text` (the rows of `ids`, at least one, repeated or cut to `tokens` rows).
+    or `text` (the rows of `ids`, repeated or cut to `tokens` rows).
     """
     weight = table.weight.detach().float()
     if init == "random":

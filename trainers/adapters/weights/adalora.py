@@ -48,7 +48,7 @@ class AdaLoRA(LowRankMethod):
 
     def settings(self, architecture: str) -> Mapping[str, Any]:
         """Return the arguments of peft's configuration. `total_step`, which peft requires, has no effect
-        here, because only peft's own rank allocation uses it.
+        here.
         """
         return {
             "init_r": self.initial_rank,
@@ -60,7 +60,7 @@ class AdaLoRA(LowRankMethod):
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
         """Insert peft's layers, add the orthogonality penalty, and set `network.rank_budget`, which the
-        engine uses to allocate ranks (`rank_allocation.RankAllocation`).
+        engine reads.
         """
         from trainers.adapters.weights.orthogonality import penalise
 

@@ -1,6 +1,4 @@
-"""The base class of LoRA and its variants, which add matrices computed from small factors to chosen matrices
-of every block.
-"""
+"""The base class of LoRA and its variants."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +11,8 @@ from trainers.adapters.shared.peft_layers import PeftMethod
 
 @dataclass(frozen=True)
 class LowRankMethod(PeftMethod):
-    """A method that adds matrices, computed from factors of rank `rank`, to the matrices of `targets`.
-    `alpha` sets their scale.
+    """A method that adds matrices, computed from factors of rank `rank`, to the matrices of `targets` in
+    every block. `alpha` sets their scale.
     """
 
     rank: int = 8

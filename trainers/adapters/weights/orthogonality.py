@@ -23,10 +23,9 @@ def penalise(layer: Any, weight: float, matrices: int) -> None:
     """Add a penalty, multiplied by `weight`, that keeps the layer's singular vectors orthogonal. Only its
     gradients are added, in the backward pass; the loss does not include it.
 
-    The penalty is the sum of the norm of P P^T - I over the layer's two matrices P with singular vectors as
-    rows. It is divided by `matrices`, the number of such matrices in all layers, as in peft. The paper
-    squares the norm. The penalty is also divided by `layer.passes`, the number of passes per step, which is 1
-    until the caller changes it.
+    As in peft, the norm of P P^T - I is summed over the layer's two matrices P with singular vectors as rows,
+    and divided by `matrices`, the number of such matrices in all layers. The paper squares the norm. The
+    penalty is also divided by `layer.passes`, the number of passes per step, initially 1.
     """
     layer.passes = 1
 

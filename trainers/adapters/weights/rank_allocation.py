@@ -33,8 +33,8 @@ class RankAllocation:
         self._values = [name for name in shapes if _VALUES in name]
 
     def budget(self, step: int) -> int:
-        """Return the number of triplets to keep after `step` steps: all during warm-up, then fewer on a cubic
-        schedule, then the final number.
+        """Return the number of triplets to keep after `step` steps, which falls on a cubic schedule after
+        warm-up.
         """
         first, last = (len(self._values) * rank for rank in (self._method.initial_rank, self._method.rank))
         if step <= self.warmup:
@@ -45,12 +45,9 @@ class RankAllocation:
         return int((first - last) * left**3 + last)
 
     def update(self, step: int, weights: Mapping[str, Any], gradients: Mapping[str, Any]) -> dict[str, Any]:
-        """Update the statistics, except in the final share of the steps, and return the new singular values
-        after `step` steps, by parameter name. The result is empty at steps that remove no ranks. In the final
-        share, every step sets the removed ranks to 0 again.
-
-        `weights` are the AdaLoRA parameters after the latest step, and `gradients` are their gradients in
-        that step.
+        """Update the statistics, and return the new singular values after `step` steps, by parameter name;
+        empty at steps that remove no ranks. `weights` are the AdaLoRA parameters after the latest step, and
+        `gradients` are their gradients in that step.
         """
         if step < self._steps - self.final:
             for name, scores in self.scores.items():

@@ -1,6 +1,4 @@
-"""AdaLoRA's allocation of ranks at any ZeRO stage. It uses full gradients and weights, so all workers make
-the same decisions.
-"""
+"""AdaLoRA's allocation of ranks at any ZeRO stage. All workers make the same decisions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +10,8 @@ class RankUpdates:
     """The allocation of ranks in one engine. It does nothing unless the model's method is AdaLoRA."""
 
     def __init__(self, model: Any, partitions: Any, steps: int | None, accumulation: int) -> None:
-        """Prepare the allocation for a run of `steps` steps. Each worker makes `accumulation` passes per
-        step. `partitions` reads and writes full tensors (`engine.partitions`).
+        """Prepare the allocation for a run of `steps` steps, each with `accumulation` passes per worker.
+        `partitions` reads and writes full tensors (`engine.partitions`).
         """
         method = getattr(model, "rank_budget", None)
         self._partitions, self._allocation = partitions, None
@@ -29,17 +27,16 @@ class RankUpdates:
                 module.passes = accumulation
 
     def gradients(self) -> dict[str, Any]:
-        """Return the gradients of AdaLoRA's parameters by name; empty for other methods. Call this before the
-        step changes the weights. This is a collective operation.
+        """Return the gradients of AdaLoRA's parameters by name. Call this before the step changes the
+        weights. This is a collective operation.
         """
         if self._allocation is None:
             return {}
         return {name: self._partitions.gradient(each).clone() for name, each in self._parameters.items()}
 
     def update(self, step: int, gradients: Mapping[str, Any]) -> None:
-        """Update the statistics (except in the final share of the steps), and remove ranks if the schedule
-        requires it after `step` steps. `gradients` are those of the latest step. This is a collective
-        operation.
+        """Update the statistics, and remove ranks if the schedule requires it after `step` steps. `gradients`
+        are those of the latest step. This is a collective operation.
         """
         if self._allocation is None:
             return

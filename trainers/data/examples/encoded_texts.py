@@ -25,13 +25,11 @@ _BATCH_BYTES = 1 << 22  # bytes of text in which tokens are located at a time
 
 @dataclass(frozen=True)
 class EncodedTexts:
-    """n texts as token ids, without special tokens: text i is `tokens[first[i] : first[i] + sizes[i]]`. Equal
-    texts may share their tokens.
+    """n texts as token ids, without special tokens: text i is `tokens[first[i] : first[i] + sizes[i]]`.
 
     `tokens` is int32, `first` and `sizes` are int64 [n]. `starts` and `ends`, int32 of the shape of `tokens`,
-    delimit the bytes of the text that each token comes from. They are empty unless requested, and never
-    decrease within a text. A token without bytes of its own (`▁X` cut into `▁` and `X`, or part of a
-    character) has the bytes of the previous token.
+    delimit the bytes of the text that each token comes from; they are empty unless requested. A token without
+    bytes of its own has the bytes of the previous token.
     """
 
     tokens: np.ndarray
@@ -42,8 +40,8 @@ class EncodedTexts:
 
     def tokens_at(self, texts: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Return, for each byte position, the index within its text of the first token that ends after the
-        position, int64. If a token contains the byte, this is that token. After the last token, the index is
-        the number of tokens. `texts` holds the index of each position's text.
+        position, int64. After the last token, the index is the number of tokens. `texts` holds the index of
+        each position's text.
 
         The texts must come from `TextEncoder.encode_located`.
         """
@@ -59,7 +57,7 @@ class EncodedTexts:
 
 class TextEncoder:
     """Encodes texts with the tokenizer in the file `path`, and caches the tokens. `checksum` is the file's
-    xxh3_128 (hexadecimal), which is not verified.
+    xxh3_128, which is not verified.
     """
 
     def __init__(self, path: str, checksum: str) -> None:
@@ -75,8 +73,8 @@ class TextEncoder:
         return self._encoded("texts", texts, self._encode)
 
     def encode_located(self, texts: pa.LargeStringArray) -> EncodedTexts:
-        """Return the tokens of texts, with the bytes that each token comes from (`starts` and `ends`). Raises
-        ValueError as `Encoder.encode` does.
+        """Return the tokens of texts, with the bytes that each token comes from. Raises ValueError as
+        `Encoder.encode` does.
         """
         return self._encoded("located", texts, self._encode_located)
 
@@ -86,8 +84,7 @@ class TextEncoder:
         """Return the tokens of texts and, for each word, the index of its first token within its text, int64.
         For a word after the last token, the index is the number of tokens.
 
-        The words of all texts are in one array. `starts` are their byte offsets within their texts; the words
-        of text i start at `starts[offsets[i] : offsets[i + 1]]`.
+        The words of text i start at its bytes `starts[offsets[i] : offsets[i + 1]]`.
         """
         places = [xxhash.xxh3_128_hexdigest(np.asarray(array, np.int64).tobytes()) for array in (starts, offsets)]
 
@@ -148,7 +145,7 @@ def locate(
     encoder: Encoder, texts: pa.LargeStringArray, sizes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return (ids, number of tokens of each text, start of each token, end of each token) for texts of
-    `sizes` bytes. Starts and ends are byte offsets within the text; ends are exclusive.
+    `sizes` bytes. Starts and ends are byte offsets within the text.
     """
     if encoder.definition.keeps_bytes:
         ids, offsets = encoder.encode(texts)

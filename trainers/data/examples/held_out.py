@@ -20,9 +20,8 @@ from trainers.tasks.text_to_text import parse_outputs
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out splits of tasks, one per task, with the inputs (`tasks`) and the `examples` of each. `length`
-    is the maximum number of positions in a segment, not counting virtual tokens. If `packed`, rows can have
-    several segments.
+    """Held-out splits of tasks, one per task. `length` is the maximum number of positions in a segment, not
+    counting virtual tokens.
     """
 
     tasks: tuple[TaskInputs, ...]
@@ -46,7 +45,7 @@ class HeldOut:
         return Samples(np.arange(len(source)), source, sequence, tokens, np.zeros_like(sequence))
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the inputs that process `rank` of `world` processes reads, in batches of up to `size` inputs.
+        """Yield the share of process `rank` of `world` in the inputs, in batches of up to `size` inputs.
         Every process gets the same number of batches.
         """
         for part in self.samples.share(size, rank, world):
@@ -58,8 +57,8 @@ class HeldOut:
             yield "task", {**notice_of(task), "split": examples.split}
 
     def predictions(self, outputs: TaskOutputs, model: str = "") -> Predictions:
-        """Return the predictions for the examples of the only task, given the head's outputs for all inputs.
-        `model` names the model that made the predictions.
+        """Return the predictions of the model named `model` for the examples of the only task, given the
+        head's outputs for all inputs.
 
         If the task has questions without an answer, the empty text is predicted where the no-answer score is
         higher than the score of the best answer.
@@ -73,8 +72,8 @@ class HeldOut:
         self, texts: Sequence[str], model: str, nats: np.ndarray | None = None, tokens: np.ndarray | None = None
     ) -> Predictions:
         """Return the predictions for the examples of the only task, given the texts that a model generated
-        for its inputs. `nats` [n] is the loss of each gold text under the model, and `tokens` [n] the number
-        of tokens of each gold text.
+        for its inputs. `nats` and `tokens`, each [n], are the loss of each gold text and its number of
+        tokens.
         """
         (examples,) = self.examples
         return predictions_of(examples, parse_outputs(examples, texts), model, nats=nats, tokens=tokens)

@@ -20,11 +20,8 @@ _SHORTEST = 4  # minimum number of text tokens for which a row must have room
 
 @dataclass(frozen=True)
 class InputMaker:
-    """Makes the inputs of splits for one model.
-
-    A segment takes up to `length` positions, not counting virtual tokens; in an encoder-decoder, the limit
-    applies to each side. Neighbouring windows over a long text share `stride` tokens, but at most half of
-    their length.
+    """Makes the inputs of splits for one model. A segment takes up to `length` positions, not counting
+    virtual tokens; in an encoder-decoder, the limit applies to each side.
     """
 
     encoder: TextEncoder
@@ -36,9 +33,7 @@ class InputMaker:
         self, examples: Examples, pairs: tuple[pa.LargeStringArray, pa.LargeStringArray] | None = None
     ) -> TaskInputs:
         """Return the inputs of a split. For text to text, `pairs` are the sources and the targets of the
-        examples.
-
-        Raises ConfigError if a segment has room for fewer than 4 text tokens besides its special tokens.
+        examples. Raises ConfigError if a segment has too little room for text.
         """
         if pairs is not None:
             return self._text_to_text(examples, *pairs)
@@ -86,9 +81,6 @@ class InputMaker:
     def _cut(
         self, encoded: list[EncodedTexts], which: list[np.ndarray], total: int, example: np.ndarray | None = None
     ) -> tuple[TextSlices, Truncation]:
-        """Select the texts with the indices `which[k]` from each `encoded[k]` and cut them to fit into a
-        segment together. Return their slices, and how much was cut.
-        """
         full = np.stack([each.sizes[chosen] for each, chosen in zip(encoded, which, strict=True)])
         room = self._room(len(encoded))
         sizes = np.minimum(full, room) if len(encoded) == 1 else np.stack(cut_longest_first(full[0], full[1], room))
@@ -101,7 +93,7 @@ class InputMaker:
 
     def _tag(self, examples: Examples) -> TaskInputs:
         """Make windows over the text. A word is predicted in the window where its first token has the most
-        context. A word without a token of its own, such as a lone control character, is not predicted.
+        context.
         """
         assert examples.word_starts is not None
         assert examples.word_offsets is not None
@@ -153,9 +145,8 @@ class InputMaker:
     def _text_to_text(
         self, examples: Examples, sources: pa.LargeStringArray, targets: pa.LargeStringArray
     ) -> TaskInputs:
-        """Make inputs of a source and its target, each truncated at its end. In a decoder, the two share a
-        row. There the source gets at most three quarters of the room for text, which leaves room for a target
-        that the model has yet to write.
+        """Make inputs of a source and its target, each truncated at its end. In a decoder, where the two
+        share a row, the source leaves room for a target that is still to be written.
         """
         form = self.format
         encoded = [self.encoder.encode(sources), self.encoder.encode(targets)]
@@ -172,9 +163,6 @@ class InputMaker:
         return self._inputs(examples, segments, truncation, "text_to_text")
 
     def _inputs(self, examples: Examples, segments: TextSlices, truncation: Truncation, kind: InputKind) -> TaskInputs:
-        """Return inputs of one segment each, with input i made from example i. For inputs of several
-        segments, or examples with several inputs, the caller replaces `offsets` or `example`.
-        """
         size = sum(int(pc.sum(pc.binary_length(texts)).as_py() or 0) for texts in examples.texts)
         number = np.arange(len(segments) + 1)
         common = (examples.task.name, kind, self.format, segments, number, number[:-1], truncation)
@@ -188,9 +176,7 @@ def _windowed(windows: Windows, total: int, answers: int, cut: int = 0, tokens: 
 
 
 def _have_tokens(tokens: np.ndarray, example: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return whether each word can be predicted at its first token, bool [words]. A word cannot if the next
-    word of the text has the same first token, or if the word comes after the last token.
-    """
+    """Return whether each word has a first token that it does not share with the next word, bool [words]."""
     if not len(tokens):
         return np.zeros(0, bool)
     last = np.append((tokens[1:] != tokens[:-1]) | (example[1:] != example[:-1]), True)

@@ -1,6 +1,4 @@
-"""Turn the scores that a head computes for inputs into predictions for examples: join windows, and map tokens
-to characters.
-"""
+"""Turn the scores that a head computes for inputs into predictions for examples."""
 
 from collections.abc import Sequence
 
@@ -17,14 +15,13 @@ Scores = Sequence[np.ndarray] | np.ndarray | None
 
 
 def read_outputs(task: TaskInputs, examples: Examples, outputs: TaskOutputs) -> tuple[np.ndarray | list[str], Scores]:
-    """Return predictions and scores for the examples of a split, in the form that
-    `trainers.tasks.predictions.predictions_of` takes. `outputs` are the head's outputs for all inputs of the
-    split, in the order of the inputs.
+    """Return predictions and scores for the examples of a split, as
+    `trainers.tasks.predictions.predictions_of` takes them. `outputs` are the head's outputs for all inputs of
+    the split, in their order.
 
-    The candidate or class with the highest score is predicted. A word gets the tag of its first token; a word
-    that no input predicts gets `O`, or the first label if there is no `O`. The predicted answer is the one
-    with the highest sum of start score and end score in any window (Devlin et al., 2019, section 4.2); the
-    no-answer score is the lowest of any window (in their code for SQuAD).
+    A word that no input predicts gets the tag `O`, or the first label if there is no `O`. The predicted
+    answer is the one with the highest sum of start score and end score in any window (Devlin et al., 2019,
+    section 4.2); the no-answer score is the lowest of any window (in their code for SQuAD).
     """
     assert len(outputs.numbers) == len(task), f"{len(outputs.numbers)} outputs of {len(task)} inputs"
     scores, offsets = outputs.scores, outputs.offsets
@@ -60,9 +57,8 @@ def best_answers(
     task: TaskInputs, scores: np.ndarray, offsets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return (first token, last token, score of the answer, no-answer score) for the best answer in each
-    window. Tokens are indices into the window's part of the passage; an answer has at most LONGEST_ANSWER
-    tokens. In a window without passage tokens, the score of the answer is -inf. `scores` and `offsets` are
-    those of `TaskOutputs`.
+    window. Tokens are indices into the window's part of the passage. In a window without passage tokens, the
+    score of the answer is -inf. `scores` and `offsets` are those of `TaskOutputs`.
     """
     first, last = np.zeros((2, len(task)), np.int64)
     best, none = np.empty((2, len(task)))
@@ -97,9 +93,7 @@ def _search(
 def _best_windows(
     example: np.ndarray, count: int, best: np.ndarray, none: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return, for each of `count` examples: the index of the window with the best answer, the score of this
-    answer, and the lowest no-answer score.
-    """
+    """Return (window with the best answer, score of this answer, lowest no-answer score) for each example."""
     order = np.lexsort((np.arange(len(best)), -best, example))
     window = order[np.searchsorted(example[order], np.arange(count))]
     begins = np.searchsorted(example, np.arange(count))

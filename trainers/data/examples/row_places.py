@@ -1,7 +1,5 @@
-"""Assign the segments of a batch to rows.
-
-Rows are as long as the longest segment, or up to four times as long if that costs less. Longer rows save
-padding, but the cost of attention grows with the square of their length.
+"""Assign the segments of a batch to rows. Rows are as long as the longest segment, or up to four times as
+long if that costs less.
 """
 
 from collections.abc import Sequence
@@ -33,8 +31,8 @@ class Places:
 
     def of_tokens(self, offsets: np.ndarray, skip: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Return (flattened position, index within its segment) of the tokens of all segments. Segment i has
-        the tokens from `offsets[i]` up to, but not including, `offsets[i + 1]`; they begin `skip` positions
-        after the segment's first position.
+        the tokens `offsets[i] : offsets[i + 1]`, which begin `skip` positions after the segment's first
+        position.
         """
         sizes = np.diff(offsets)
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes)
@@ -43,8 +41,7 @@ class Places:
 
 def assign_rows(weights: Sequence[np.ndarray], packed: bool) -> np.ndarray:
     """Return the row of each segment, int64 [s]. `weights` has, for each task, the number of positions that
-    each of its segments takes. A row holds segments of one task only. Without `packed`, every segment has its
-    own row.
+    each of its segments takes. A row holds segments of one task only.
     """
     if not packed:
         return np.arange(sum(map(len, weights)))
@@ -75,9 +72,7 @@ def _row_length(weights: Sequence[np.ndarray]) -> int:
 
 
 def place(rows: np.ndarray, sizes: np.ndarray) -> Places:
-    """Return the places of segments, given the row and the number of positions of each. The segments of a row
-    follow one another in the given order.
-    """
+    """Return the places of segments, given the row and the number of positions of each."""
     order = np.argsort(rows, kind="stable")
     sorted_rows, sorted_sizes = rows[order], sizes[order]
     before = np.cumsum(sorted_sizes) - sorted_sizes

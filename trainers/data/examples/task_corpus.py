@@ -37,8 +37,8 @@ TRAIN, DEV = "train", "dev"
 
 @dataclass(frozen=True)
 class TaskCorpus:
-    """The data of a fine-tuning run: its tasks and its tokenizer. `files` is the directory of the tasks'
-    files, and `directory` holds the tokenizer's file.
+    """The data of a fine-tuning run. `files` is the directory of the tasks' files, and `directory` holds the
+    tokenizer's file.
     """
 
     tasks: tuple[Task, ...]
@@ -54,9 +54,7 @@ class TaskCorpus:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of the tasks' definitions and of the content of the files for training and validation. The
-        directories that relative file names are resolved against do not affect it.
-        """
+        """A digest of the tasks' definitions and of the content of the files for training and validation."""
         parts = []
         for task in self.tasks:
             paths = [path for split in self.splits(task) for path in find_split(task, split, self.files).paths]
@@ -66,8 +64,8 @@ class TaskCorpus:
 
     @cached_property
     def leaks(self) -> dict[str, list[Leak]]:
-        """For each task, the leaks (shared examples) found so far between its training split and its other
-        labelled splits. Reading a split adds its leaks.
+        """For each task, the examples shared by its training split and its other labelled splits, as far as
+        these splits have been read.
         """
         return {task.name: [] for task in self.tasks}
 
@@ -76,9 +74,8 @@ class TaskCorpus:
         return {}
 
     def splits(self, task: Task) -> tuple[str, ...]:
-        """Return `train` and, if there is one, the split to validate on. This is `dev` or, in a task without
-        `dev`, the first split whose name begins with `dev`. It is left out if its file is missing or its gold
-        is hidden.
+        """Return `train` and, if there is one with gold, the split to validate on: `dev` or, in a task
+        without `dev`, the first split whose name begins with `dev`.
         """
         dev = [split for split in task.splits if split == DEV] or [s for s in task.splits if s.startswith(DEV)]
         known = [
@@ -104,8 +101,8 @@ class TaskCorpus:
 def open_tasks(job: Finetuning) -> TaskCorpus:
     """Open the tasks and the tokenizer of a run. The tasks' files are not read yet.
 
-    Raises UserError if the tokenizer's file is missing or invalid, and ConfigError if the run names neither a
-    base nor a tokenizer.
+    Raises UserError if the tokenizer's file is missing or invalid, and ConfigError if the run names no
+    tokenizer.
     """
     if job.init is not None:
         directory, name = parse_local(job.init.path, "init.path"), "tokenizer.json"
@@ -120,7 +117,7 @@ def open_tasks(job: Finetuning) -> TaskCorpus:
 
 def _tokenizer_record(directory: LocalPath, name: str) -> TokenizerRecord:
     """Return the record of the tokenizer in the file `name`. The roles of the special tokens come from
-    `run.json` in the directory if that file records them, otherwise from the tokenizer's file.
+    `run.json`, if that file records them.
     """
     path = directory / name
     if not path.is_file():
@@ -139,9 +136,7 @@ def _tokenizer_record(directory: LocalPath, name: str) -> TokenizerRecord:
 
 
 def task_training(corpus: TaskCorpus, job: Finetuning, excluded: frozenset[bytes] = frozenset()) -> TaskData:
-    """Return the training inputs of a resolved run in their order. `excluded` has no effect, because the
-    examples of tasks have no document ids.
-    """
+    """Return the training inputs of a resolved run in their order. `excluded` has no effect."""
     tasks = tuple(_inputs(corpus, job, corpus.examples(task, TRAIN)) for task in job.tasks)
     order = order_of_tasks(tasks, job.mixing, job.seed, corpus.fingerprint)
     return TaskData(tasks, order, _input_maker(corpus, job).length, job.encoding.packed)
@@ -176,8 +171,8 @@ def _as_text(examples: Examples) -> tuple[pa.LargeStringArray, pa.LargeStringArr
 
 
 def _input_maker(corpus: TaskCorpus, job: Finetuning, task: int = 0) -> InputMaker:
-    """Return the maker of the inputs of the task with index `task`. The limit `encoding.max_length` includes
-    virtual tokens, but not the positions that a fine-tuning method reserves for its prefix.
+    """Return the maker of inputs. The limit `encoding.max_length` includes virtual tokens, but not the prefix
+    of a fine-tuning method.
     """
     virtual, first = job.method.virtual_tokens, job.method.prefix_length
     form = text_format(job.model, corpus.tokenizer.specials, job.writes_text, virtual, first)

@@ -1,8 +1,7 @@
 """The samples of a fine-tuning run: the inputs of its tasks in the order of `trainers.data.order`.
 
-Every epoch of a task is a permutation of its inputs. The tasks of the samples follow the mixing rates of
-Raffel et al. (2020, section 3.5.2), computed from the numbers of inputs. The order counts tokens, so a task's
-rate is multiplied by the mean length of its inputs.
+The tasks of the samples follow the mixing rates of Raffel et al. (2020, section 3.5.2), computed from the
+numbers of inputs. The order counts tokens, so a task's rate is multiplied by the mean length of its inputs.
 """
 
 import math
@@ -53,10 +52,8 @@ def order_of_tasks(tasks: Sequence[TaskInputs], mixing: Mixing, seed: int, finge
 
 @dataclass(frozen=True)
 class TaskData:
-    """The training inputs of a run's tasks in their order, read from sample `since` on.
-
-    If `packed`, rows can have several segments. `length` is the maximum number of positions in a segment, not
-    counting virtual tokens.
+    """The training inputs of a run's tasks in their order, read from sample `since` on. `length` is the
+    maximum number of positions in a segment, not counting virtual tokens.
     """
 
     tasks: tuple[TaskInputs, ...]
@@ -72,9 +69,7 @@ class TaskData:
 
     @property
     def row_lengths(self) -> list[int]:
-        """The maximum number of positions in a segment, not counting virtual tokens. The list has one element
-        because a fine-tuning run has a single phase.
-        """
+        """The maximum number of positions in a segment, not counting virtual tokens, for the single phase."""
         return [self.length]
 
     @property
@@ -87,17 +82,16 @@ class TaskData:
         return replace(self, since=sample)
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield those of a step's samples that process `rank` of `world` processes reads, in batches of up to
-        `size` inputs. Every process gets the same number of batches. Thread-safe.
+        """Yield the share of process `rank` of `world` in a step's samples, in batches of up to `size`
+        inputs. Every process gets the same number of batches. Thread-safe.
         """
         for part in samples.share(size, rank, world):
             yield batch_of(self.tasks, part, self.packed)
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
         """Return, for each task, what the run read from sample `since` up to, but not including, sample
-        `samples`: tokens (special and virtual tokens included; in an encoder-decoder, only the encoder's),
-        inputs (`sequences`) and epochs, and the tokens that the mixture requested. `padding` and `cropped`
-        are 0: padding is not counted, because it depends on the batches.
+        `samples`. Tokens include special and virtual tokens; in an encoder-decoder, only the encoder's count.
+        `padding` and `cropped` are always 0.
         """
         upto, before = self.order.totals(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested

@@ -3,8 +3,8 @@
     Examples -> EncodedTexts -> TaskInputs -> rows of a Batch
      (texts)       (ids)         (slices)     (task_rows.py)
 
-An input is one segment (a text or a pair), or one segment per candidate of a multiple choice. An example is one
-input, or one input per window of a long text. Nothing is copied: truncation and windows only choose slices.
+An input is one segment (a text or a pair), or one segment per candidate of a multiple choice. An example is
+one input, or one input per window of a long text.
 """
 
 from dataclasses import dataclass
@@ -23,9 +23,7 @@ InputKind = Literal["classify", "regress", "tag", "span", "choose", "text_to_tex
 @dataclass(frozen=True)
 class TextSlices:
     """s segments of one or two texts: text t of segment i is `tokens[t][begins[t, i] : begins[t, i] +
-    sizes[t, i]]`.
-
-    `tokens` are int32; `begins` and `sizes` are int64 [texts, s].
+    sizes[t, i]]`. `tokens` are int32, `begins` and `sizes` int64.
     """
 
     tokens: tuple[np.ndarray, ...]
@@ -49,8 +47,8 @@ class Rendered:
 
 @dataclass(frozen=True)
 class TaskInputs:
-    """The n inputs of a split, with s segments. Input i belongs to example `example[i]` and has the segments
-    `offsets[i]` to `offsets[i + 1] - 1`.
+    """The n inputs of a split. Input i belongs to example `example[i]` and has the segments `offsets[i]` to
+    `offsets[i + 1] - 1`.
 
     The gold of classify and choose is in `labels`, int64 [n] (-100 if hidden, or if no candidate is right);
     that of regress is in `values`, float64 [n] (NaN if hidden).
@@ -61,8 +59,7 @@ class TaskInputs:
 
     Spans: `answers` int64 [n, 2] has the positions of the answer's first and last token in the segment, not
     counting virtual tokens, or -1 if the window does not contain the whole answer; it is None if the gold is
-    hidden. `token_starts` and `token_ends` bound the bytes of the passage that each token of the second texts
-    comes from.
+    hidden. `token_starts` and `token_ends` bound the bytes of the passage that each token comes from.
     """
 
     name: str
@@ -95,9 +92,9 @@ class TaskInputs:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """The number of positions of each segment, int64 [s], not counting virtual tokens. In an
-        encoder-decoder, only the encoder's positions count. In text to text, a decoder reads the source and
-        the target, except the target's last token, in one row, so both count.
+        """The number of positions of each segment, int64 [s], not counting virtual tokens or, in an
+        encoder-decoder, the decoder's positions. In text to text, a decoder's segment includes the target
+        without its last token.
         """
         form, sizes = self.format, self.segments.sizes
         lengths: np.ndarray = form.marks(self.reads) + sizes[: self.reads].sum(axis=0)
@@ -105,8 +102,8 @@ class TaskInputs:
 
     @cached_property
     def target_lengths(self) -> np.ndarray:
-        """The number of positions of each segment's target in the decoder, special tokens included, int64
-        [s]; 0 for kinds other than text to text.
+        """The number of positions of each segment's target, special tokens included, int64 [s]; 0 for kinds
+        other than text to text.
         """
         if self.kind != "text_to_text":
             return np.zeros(len(self.segments), np.int64)
@@ -121,8 +118,8 @@ class TaskInputs:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """The total number of positions of each input, int64 [n], virtual tokens included. In an
-        encoder-decoder, only the encoder's positions count.
+        """The number of positions of each input, int64 [n], virtual tokens included. In an encoder-decoder,
+        only the encoder's positions count.
         """
         ends = np.concatenate([[0], np.cumsum(self.lengths + self.format.virtual_tokens)])
         sizes: np.ndarray = ends[self.offsets[1:]] - ends[self.offsets[:-1]]
@@ -138,8 +135,8 @@ class TaskInputs:
         return self.offsets[inputs][owner] + within, owner
 
     def render(self, chosen: np.ndarray) -> Rendered:
-        """Return the texts of the segments `chosen` or, in text to text, their sources, with special tokens
-        but without virtual tokens.
+        """Return the texts of the segments `chosen` (in text to text, only their sources), with special
+        tokens but without virtual tokens.
         """
         form = self.format
         marks = (form.before, form.between if self.reads == 2 else (), form.after)

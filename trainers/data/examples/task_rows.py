@@ -1,5 +1,5 @@
-"""The inputs of tasks as rows of a batch. To save padding, a row can contain several segments; they are
-isolated from one another, as the documents of a pretraining row are with `data.isolation`.
+"""The inputs of tasks as rows of a batch. To save padding, a row can contain several segments, isolated from
+one another.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,8 @@ from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder
 
 @dataclass(frozen=True)
 class ChosenInputs:
-    """The inputs of one task in a batch: those of `inputs`, all inputs of the task, whose indices are
-    `numbers`. `samples` and `epochs` are their sample indices and epochs; all three are int64 [n]. `source`
-    is the index of the task.
+    """The inputs of one task in a batch: those of `inputs` whose indices are `numbers`. `samples` and
+    `epochs` are their sample indices and epochs.
     """
 
     inputs: TaskInputs
@@ -29,11 +28,8 @@ class ChosenInputs:
 
 
 def task_batch(chosen: Sequence[ChosenInputs], packed: bool = True) -> Batch:
-    """Return the batch of the chosen inputs. All must be of one kind, and their formats may differ only in
-    `first_virtual`. Each row holds inputs of one task only.
-
-    Without `packed`, every segment has its own row. `chosen` has at least one entry; if no entry has inputs,
-    the batch is one row of padding.
+    """Return the batch of the chosen inputs, at least one entry. All must be of one kind, and their formats
+    may differ only in `first_virtual`. Without `packed`, every segment has its own row.
     """
     form, kind = chosen[0].inputs.format, chosen[0].inputs.kind
     picked = [each.inputs.segments_of(each.numbers) for each in chosen]
@@ -100,10 +96,6 @@ def _per_row(
 def _rows(
     form: TextFormat, rendered: Rendered, places: Places, first_virtual: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (inputs, positions, segments) of the encoder's rows or, in a decoder-only model, of the
-    decoder's. In each segment, the virtual tokens come before the text. `first_virtual`, int64 [segments], is
-    the id of the first virtual token of each segment.
-    """
     virtual, first = form.virtual_tokens, form.first_position
     at, within = places.of_tokens(rendered.offsets, virtual)
     inputs = _scattered(places, at, rendered.ids, form.padding)
@@ -118,9 +110,6 @@ def _rows(
 
 
 def _decoder(form: TextFormat, rendered: Rendered, places: Places) -> Decoder:
-    """Return the rows of an encoder-decoder's decoder: the texts that the encoder reads or, in text to text,
-    the targets. They are shifted right by one position, and the start token comes first.
-    """
     assert form.decoder_start is not None
     at, within = places.of_tokens(rendered.offsets)
     shifted = np.where(within == 0, form.decoder_start, np.roll(rendered.ids, 1))
@@ -149,9 +138,7 @@ def _continued(sources: Rendered, targets: Rendered, base: np.ndarray) -> tuple[
 
 
 def _types(rendered: Rendered) -> np.ndarray:
-    """Return the token types: 0 up to and including the mark before a second text, and 1 from the first token
-    of that text to the end of its segment.
-    """
+    """Return the token types: 1 from the first token of a second text to the end of its segment, otherwise 0."""
     second = np.cumsum(rendered.part == 2)
     before = np.concatenate([[0], second])[rendered.offsets[:-1]]
     types: np.ndarray = (second > np.repeat(before, np.diff(rendered.offsets))).astype(np.int64)

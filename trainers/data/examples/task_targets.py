@@ -15,8 +15,7 @@ def targets_of(
     tasks: Sequence[TaskInputs], numbers: Sequence[np.ndarray], texts: Rendered, places: Places, skip: int
 ) -> TaskTargets:
     """Return the targets of the inputs `numbers[k]` of each task k. All tasks have the same kind. `texts` are
-    the rendered segments; each begins `skip` positions after its place in `places`, because its virtual
-    tokens come first.
+    the rendered segments; each begins `skip` positions after its place in `places`.
     """
     kind, reads_last = tasks[0].kind, tasks[0].format.reads_last
     begins = places.base + skip
@@ -55,9 +54,6 @@ def _gathered(tasks: Sequence[TaskInputs], numbers: Sequence[np.ndarray], name: 
 def _tags(
     tasks: Sequence[TaskInputs], numbers: Sequence[np.ndarray], begins: np.ndarray, shape: tuple[int, int]
 ) -> np.ndarray:
-    """Return an array of `shape` with the tag of each word at its first token, and -100 elsewhere. Every
-    input of a tagging task has one segment.
-    """
     tags: np.ndarray = np.full(shape, IGNORED, np.int64)
     before = 0
     for task, chosen in zip(tasks, numbers, strict=True):

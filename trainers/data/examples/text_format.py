@@ -27,11 +27,7 @@ from trainers.config.architecture import Model
 class TextFormat:
     """The format of a segment: the ids `before` the first text, `between` two texts and `after` the last one.
     If the state of a single token represents the segment, it is that of the last token if `reads_last`,
-    otherwise that of the first.
-
-    `token_types` says whether token types distinguish the second text from the first. `decoder_start`, for
-    encoder-decoders only, is the id that their decoder reads first. `target_before` and `target_after`
-    enclose the target of text to text.
+    otherwise that of the first. `decoder_start` is None except in an encoder-decoder.
 
     Every segment begins with `virtual_tokens` consecutive ids from `first_virtual` on; in an encoder-decoder,
     only the encoder reads them. Positions in a segment, virtual tokens included, count from `first_position`.
@@ -66,8 +62,8 @@ def text_format(
 ) -> TextFormat:
     """Return the format of a resolved model's texts, given the ids of its tokenizer's special tokens by role.
 
-    Raises ConfigError if the tokenizer has no special token to mark texts or to start the decoder, or if text
-    to text is set for a family that cannot generate text.
+    Raises ConfigError if the tokenizer lacks a special token that the format needs, or if text to text is set
+    for an encoder.
     """
     roles = add_fallback_marks(specials)
     if BOS not in roles or EOS not in roles:

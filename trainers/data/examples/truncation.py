@@ -5,11 +5,11 @@ has a rule:
     pair, candidates    tokens are removed from the end of the longer text, one at a time ("longest first")
     text to text        the beginning of the source and of the target; in a decoder, the source gets at most three
                         quarters of the room for text, and the target gets the rest
-    span                windows over the passage, each after the same question, which keeps its beginning
+    span                windows over the passage, each after the question
     tag                 windows over the text; each word is predicted where it has the most context
 
-Neighbouring windows share `stride` tokens, but at most half of their length. Questions are cut to 64 tokens
-(Devlin et al., 2019, in the code for SQuAD), or to half of the room for text if that is less.
+Questions are cut to 64 tokens (Devlin et al., 2019, in the code for SQuAD), or to half of the room for text
+if that is less.
 """
 
 from dataclasses import dataclass
@@ -21,9 +21,8 @@ LONGEST_QUESTION = 64
 
 @dataclass(frozen=True)
 class Truncation:
-    """How much was cut from the inputs of a split of `total` examples: `tokens` tokens were cut from
-    `examples` examples, `windows` inputs were made from `windowed` examples, and `answers` answers are not
-    contained in any window.
+    """How much was cut from the inputs of a split of `total` examples. `windows` inputs were made from
+    `windowed` examples.
     """
 
     total: int
@@ -51,9 +50,8 @@ def cut_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple
     """Return the sizes, each int64 [n], of the first and second texts after every pair is cut to at most
     `room` tokens. `first` and `second` are the sizes before the cut.
 
-    If both texts are longer than half of `room`, each gets half. The longer text, or the second if they are
-    equally long, also gets the odd token, as in `tokenizers`. In other pairs, only the longer text is cut, if
-    any.
+    If both texts are longer than half of `room`, each gets half, and the longer text, or the second if they
+    are equally long, gets the odd token, as in `tokenizers`.
     """
     shorter, half = np.minimum(first, second), room // 2
     fits = first + second <= room
@@ -66,8 +64,8 @@ def cut_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows over n texts: text i has the windows from `first[i]` up to, but not including, `first[i + 1]`;
-    `first` is int64 [n + 1]. Window w is the `sizes[w]` tokens of text `text[w]` from token `starts[w]` on.
+    """Windows over n texts: text i has the windows from `first[i]` up to, but not including, `first[i + 1]`.
+    Window w is the `sizes[w]` tokens of text `text[w]` from token `starts[w]` on.
     """
 
     first: np.ndarray
@@ -77,9 +75,8 @@ class Windows:
 
     def of_tokens(self, texts: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """Return, for each k, the window that gives token `tokens[k]` of text `texts[k]` the most context,
-        int64. The context of a token is its distance to the nearer end of the window; of two windows with
-        equal context, the earlier one is chosen. (The SQuAD code of Devlin et al., 2019, also adds 0.01 per
-        token of the window.)
+        int64. The context of a token is its distance to the nearer end of the window. (The SQuAD code of
+        Devlin et al., 2019, also adds 0.01 per token of the window.)
         """
         best, most = self.first[texts].copy(), np.full(len(texts), -1, np.int64)
         count = np.diff(self.first)
@@ -94,8 +91,7 @@ class Windows:
 
 def cut_windows(sizes: np.ndarray, room: np.ndarray, stride: int) -> Windows:
     """Return windows of up to `room` tokens (int64 [n], 1 or more) over texts of `sizes` tokens, int64 [n].
-    Neighbouring windows share `stride` tokens, or half of `room` if that is less. The last window ends with
-    its text.
+    Neighbouring windows share `stride` tokens, or half of `room` if that is less.
     """
     step = room - np.minimum(stride, room // 2)
     count = 1 + -(-np.maximum(0, sizes - room) // step)

@@ -1,3 +1,1 @@
-"""The hardware that models run on: the compiler that some settings need, the device used outside training,
-the micro-batch that fits, and utilisation, energy and cost.
-"""
+"""The hardware that models run on, how well it is used, and what that costs in energy."""

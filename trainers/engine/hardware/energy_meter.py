@@ -1,8 +1,7 @@
 """Read the energy meters of the machine: RAPL for processors and memory, NVML for NVIDIA GPUs.
 
 RAPL counts the energy of all processes on the machine; Linux lets only root read it by default
-(CVE-2020-8694). NVML counts the energy of the GPU that this worker computes on, if the GPU is of the Volta
-generation or later.
+(CVE-2020-8694). NVML counts the energy of this worker's GPU, from the Volta generation on.
 """
 
 import ctypes
@@ -20,8 +19,8 @@ class EnergyMeter:
 
     def __init__(self, zones: Path = _ZONES, gpu: Callable[[], float] | None = None, workers: int = 1) -> None:
         """Start the meter. `zones` is the folder of RAPL's zones. `gpu` returns the joules of the GPU so far;
-        by default it reads NVML. The energy of this GPU is multiplied by `workers`, on the assumption that
-        every worker uses one GPU to the same extent.
+        by default it reads NVML. They are multiplied by `workers`, as if every worker used one GPU to the
+        same extent.
         """
         self._rapl, self._workers = _rapl_zones(zones), workers
         self._gpu = gpu or _gpu_counter()
@@ -29,7 +28,7 @@ class EnergyMeter:
         self._last = self._counts()
 
     def read(self) -> float | None:
-        """Return the joules used since the last call or, in the first call, since the meter was created. None
+        """Return the joules used since the last call or, in the first call, since the meter was created; None
         if nothing is measured.
         """
         if not self.sources:
@@ -57,8 +56,7 @@ def _microjoules(path: Path) -> float:
 
 def _rapl_zones(root: Path) -> dict[Path, float]:
     """Return the readable zones of packages and memory, with the joules at which the counter of each zone
-    wraps around. Zones of cores and graphics are left out because their package includes them, and `psys`
-    because it includes the packages.
+    wraps around. Other zones would count energy twice.
     """
     zones = {}
     for zone in sorted(root.glob("intel-rapl:*")):
@@ -71,8 +69,8 @@ def _rapl_zones(root: Path) -> dict[Path, float]:
 
 
 def _gpu_counter() -> Callable[[], float] | None:
-    """Return a function that returns the joules of this worker's GPU since its driver was loaded; None if
-    there is no GPU that measures energy.
+    """Return a function that returns the joules of this worker's GPU since its driver was loaded, or None if
+    no GPU measures energy.
     """
     import torch
 

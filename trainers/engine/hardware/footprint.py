@@ -5,10 +5,9 @@
 
 The formulas and their constants are from Strubell et al., 2019 (Energy and Policy Considerations for Deep
 Learning in NLP), section 2, equations (1) and (2): a power usage effectiveness of 1.58 (Ascierto, 2018), and
-0.954 pounds of CO2e per kWh, the mean of the United States (EPA, 2018). If the machine does not measure
-energy, it is estimated as nominal power times time. The nominal power is taken from the data sheet of a GPU,
-or is 12 W for each CPU thread in use, the value of Lannelongue et al., 2021 (Green Algorithms) for a core of
-unknown model.
+0.954 pounds of CO2e per kWh, the mean of the United States (EPA, 2018). Energy that is not measured is
+estimated as nominal power times time. The nominal power is taken from the data sheet of a GPU, or is 12 W for
+each CPU thread in use (Lannelongue et al., 2021, Green Algorithms, for a core of unknown model).
 """
 
 import re
@@ -41,9 +40,9 @@ GPU_WATTS: tuple[tuple[str, float], ...] = (
 
 @dataclass(frozen=True)
 class Footprint:
-    """The cost of a computation. `flops` gives floating-point operations by term, or is None if they are
-    unknown. `joules` is the energy of the devices, without PUE; None if it is unknown. `energy_from` says how
-    the energy was determined, or why it is unknown.
+    """The cost of a computation. `flops` gives floating-point operations by term, and `joules` is the energy
+    of the devices, without PUE; either is None if it is unknown. `energy_from` says how the energy was
+    determined, or why it is unknown.
     """
 
     flops: Mapping[str, float] | None
@@ -92,9 +91,7 @@ def parse_footprint(facts: Mapping[str, Any]) -> Footprint:
 
 
 def add_footprints(costs: Sequence[Footprint]) -> Footprint:
-    """Return the sum of one or more costs. If the operations of any cost are unknown, so are those of the
-    sum; the same applies to the energy.
-    """
+    """Return the sum of one or more costs. Operations or energy that any cost lacks are unknown in the sum."""
     known = [cost.flops for cost in costs]
     flops = None
     if all(each is not None for each in known):
@@ -116,9 +113,9 @@ def footprint(
     joules: float | None = None,
     measured_by: str = "",
 ) -> Footprint:
-    """Return the cost of `device_seconds` on devices of one kind. `joules` is the energy measured by the
-    meters named in `measured_by`. Without it, energy is computed from nominal power, and unknown for a GPU
-    that is not in GPU_WATTS. `threads` is the number of threads of a worker on a CPU.
+    """Return the cost of `device_seconds` on devices of one kind. Without measured `joules`, energy is
+    computed from nominal power, and unknown for a GPU that is not in GPU_WATTS. `threads` is the number of
+    threads of a worker on a CPU.
     """
     hours = device_seconds / 3600
     if joules is not None:

@@ -31,9 +31,8 @@ PEAK_TFLOPS: tuple[tuple[str, float, float], ...] = (
 class Flops:
     """Floating-point operations of training, forward and backward, per token.
 
-    `read` applies to each token that an encoder, or the decoder of a decoder-only model, reads. `decoded`
-    applies to each token that the decoder of an encoder-decoder reads (0 in other families), and `predicted`
-    to each target.
+    `read` applies to each token that an encoder or a decoder-only model reads, `decoded` to each token that
+    the decoder of an encoder-decoder reads, and `predicted` to each target.
     """
 
     read: float
@@ -129,7 +128,7 @@ def mean_keys(length: int, bptt: int | None) -> int:
 
 def peak_flops(device: str, config: Job) -> float | None:
     """Return the peak FLOP/s of one worker: `execution.peak_tflops` or, if that is null, the value for
-    `device` in a table of common GPUs. None if the table lacks the device.
+    `device` in PEAK_TFLOPS, or None if the table lacks it.
     """
     if config.execution.peak_tflops is not None:
         return config.execution.peak_tflops * 1e12

@@ -25,7 +25,7 @@ _TRANSIENT = 0.5
 def choose_micro_batch(forward: Forward, config: Job, row: Batch, longest: int, world: int) -> int:
     """Return the number of rows that a worker processes per pass: `execution.micro_batch`, or the worker's
     share of a batch if that is smaller. With `auto`, the share is divided into the fewest equal passes that
-    are estimated to fit into the free memory of every worker's device.
+    are estimated to fit into every worker's memory.
 
     `row` is a batch of one row of the training data, and `longest` the maximum length of a row.
     """
@@ -44,9 +44,8 @@ def choose_micro_batch(forward: Forward, config: Job, row: Batch, longest: int, 
 
 
 def bytes_kept(forward: Forward, batch: Batch, precision: str) -> int:
-    """Return the size in bytes of the activations that a forward pass keeps for its backward pass. The
-    activations of a task head are not counted. The pass runs on the `meta` device, which has no memory and
-    computes nothing.
+    """Return the size in bytes of the activations that a forward pass keeps for its backward pass, without
+    those of a task head. The pass runs on the `meta` device.
     """
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     module = _Kept(forward)
@@ -79,11 +78,11 @@ def bytes_kept(forward: Forward, batch: Batch, precision: str) -> int:
 
 @contextmanager
 def _replaced(module: Any, others: Mapping[int, Any]) -> Iterator[None]:
-    """Replace the parameters and buffers of a module within the context. `others` maps id(tensor) to the
-    replacement of the tensor.
+    """Replace the parameters and buffers of a module within the context. `others` maps id(tensor) to its
+    replacement.
 
     `torch.func.functional_call` would not restore the parameters of a submodule that the module contains
-    twice, such as the embeddings that a generator shares with its discriminator.
+    twice.
     """
     places = [
         (table, name, tensor)
@@ -121,9 +120,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _free_bytes(forward: Forward, config: Job, world: int) -> float:
-    """Return the bytes that activations may take: a share of the memory that will be free once gradients,
-    optimizer state and, on a GPU, the weights are allocated.
-    """
+    """Return the bytes that activations may take on this worker's device."""
     stage = config.execution.zero_stage
     everything = sum(parameter.numel() for parameter in forward.parameters())
     trained = sum(parameter.numel() for parameter in forward.parameters() if parameter.requires_grad)
@@ -139,7 +136,7 @@ def set_threads(threads: int | Literal["auto"]) -> int:
     """Set how many CPU threads this worker computes with, and return the number. With `auto`, it is at most
     the worker's share of the cores, or left to OMP_NUM_THREADS if that is set.
 
-    Raises ConfigError if `threads` is more than the number of cores that the process may run on.
+    Raises ConfigError if `threads` is more than the number of available cores.
     """
     cores = usable_cores()
     if threads == "auto":

@@ -1,8 +1,5 @@
 """Losses over the vectors of segments: a cross-entropy over their cosines or inner products with other
 vectors of the same row.
-
-Vectors are compared only within a row, so it does not matter how a step is divided into micro-batches and
-workers.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +18,7 @@ from trainers.rows.batch import Batch
 def contrastive_nats(queries: Any, keys: Any, there: Any, temperature: float) -> Any:
     """Return -log(exp(cos(q_i, k_i) / t) / sum_j exp(cos(q_i, k_j) / t)) for `queries` q and `keys` k, each
     [rows, n, width], and `temperature` t: fp32 [rows, n]. i and j run over the entries of a row that exist
-    according to `there`, bool [rows, n]. The result is 0 for other entries, and in rows with a single entry.
+    according to `there`, bool [rows, n]. The result is 0 for other entries.
     """
     normalise = torch.nn.functional.normalize
     cosines = normalise(queries, dim=2) @ normalise(keys, dim=2).transpose(1, 2)
@@ -46,7 +43,7 @@ def copy_targets(batch: Batch) -> np.ndarray:
 
 def _copy_nats(contrast: CopyContrast, states: Any, arrays: Mapping[str, Any]) -> Any:
     """Return the nats of identifying the second copy of each text among all second copies of its row (Gao et
-    al., 2021, equation 4), at the position where the first copy begins; other positions are 0.
+    al., 2021, equation 4), at the position where the first copy begins.
     """
     segments, positions = arrays["segments"], arrays["positions"]
     count = max(arrays["segment_range"][1], 0) // 2 + 1  # a batch may hold padding only
@@ -70,9 +67,9 @@ def neighbour_nats(vectors: Any, there: Any, documents: Any, temperature: float)
     of each sentence i: fp32 [rows, n]. j runs over all sentences of the row except i (Logeswaran and Lee,
     2018, section 3, where t is 1).
 
-    `vectors` v is [rows, n, width], and `temperature` is t. `there`, bool [rows, n], says which sentences
-    exist, and `documents`, int64 [rows, n], gives the document of each. The result is 0 for sentences without
-    a neighbour, and in rows with fewer than three sentences.
+    `vectors` v is [rows, n, width]. `there`, bool [rows, n], says which sentences exist, and `documents`,
+    int64 [rows, n], gives the document of each. The result is 0 for sentences without a neighbour, and in
+    rows with fewer than three sentences.
     """
     count = vectors.shape[1]
     number = torch.arange(count, device=vectors.device)
@@ -98,12 +95,10 @@ def _neighbour_nats(contrast: NeighbourContrast, states: Any, arrays: Mapping[st
 
 @dataclass(frozen=True)
 class ContrastiveLoss:
-    """A contrastive loss, as three functions.
-
-    - `targets` returns where a batch has targets, bool [rows, length].
-    - `candidates` returns the number of candidates in each row, int64 [rows].
-    - `nats` takes the contrast, the states [rows, length, width] and the arrays of the batch. It returns
-      the nats at the targets, fp32 [rows, length], 0 elsewhere.
+    """A contrastive loss, as three functions. `targets` returns where a batch has targets, bool [rows,
+    length], and `candidates` the number of candidates in each row, int64 [rows]. `nats` takes the contrast,
+    the states [rows, length, width] and the arrays of the batch, and returns the nats at the targets, fp32
+    [rows, length], 0 elsewhere.
     """
 
     targets: Callable[[Batch], np.ndarray]

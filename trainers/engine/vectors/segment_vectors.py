@@ -13,8 +13,7 @@ def pooled_segments(states: Any, segments: Any, positions: Any, pooling: str, co
 
     `states` are [rows, length, width], `segments` and `positions` int64 [rows, length]; positions restart in
     every segment. If `pooling` is `first`, a vector is the state of the segment's first token; if it is
-    `mean`, the mean of the states of all tokens except the first and the last, or zeros if there are no
-    others.
+    `mean`, the mean of the states of all tokens except the first and the last.
     """
     begins = positions == 0
     if pooling == "mean":
@@ -43,8 +42,7 @@ def neighbour_vectors(states: Any, segments: Any, positions: Any, documents: Any
     vector of a missing sentence is zeros.
 
     `states` are [rows, length, width]; `segments`, `positions` and `documents` are int64 [rows, length]. A
-    sentence is a segment. Its vector is the state of its second-to-last token, the last one before its end
-    mark.
+    sentence is a segment. Its vector is the state of the last token before its end mark.
     """
     columns = torch.arange(segments.shape[1], device=segments.device).expand_as(segments)
     following = torch.nn.functional.pad(segments[:, 1:], (0, 1), value=PADDING)

@@ -1,3 +1,3 @@
-"""Scores of the checkpoints of runs. Missing scores are measured. All scores are shown over steps, averaged
-over the last checkpoints, and compared between runs.
+"""Scores of the checkpoints of runs: over steps, averaged over the last checkpoints, and compared between
+runs.
 """

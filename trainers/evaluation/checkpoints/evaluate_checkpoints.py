@@ -1,7 +1,4 @@
-"""Evaluate checkpoints of a run, and store each result before the next checkpoint is evaluated.
-
-If a result for the same checkpoint, items and versions is already stored, it is not measured again.
-"""
+"""Evaluate checkpoints of a run, and store each result before the next checkpoint is evaluated."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -56,10 +53,10 @@ def evaluate_checkpoints(
     tell: Tell,
 ) -> list[list[StoredEvaluation]]:
     """Measure and store the missing results of each run on the (task, split) pairs in `columns`. Return the
-    valid results of each run at `steps` or, by default, at all steps with a checkpoint or a stored result.
+    valid results of each run at `steps`, by default at all steps.
 
-    Raises UserError before a model is loaded if a data file is missing or invalid, or if a run has neither a
-    checkpoint nor a stored result of one of `steps`.
+    Raises UserError before a model is loaded if a data file is missing or invalid, or if a run lacks one of
+    `steps`.
     """
     for run in runs:
         read_run(run)
@@ -92,8 +89,8 @@ def evaluate_checkpoints(
 
 @dataclass(frozen=True)
 class ResultIdentity:
-    """The properties by which a stored result is recognised as valid: a digest of the `items`, and
-    `versions`, which maps each score to the version of its task or suite.
+    """What makes a stored result valid: a digest of the `items`, and the version of the task or suite of each
+    score.
     """
 
     items: str
@@ -114,9 +111,7 @@ def _versions(suite: Suite | None, columns: Sequence[tuple[AskedTask, str]]) -> 
 
 
 def name_of(suite: Suite | None, columns: Sequence[tuple[AskedTask, str]], settings: EvaluationSettings) -> str:
-    """Return the name under which an evaluation is stored: the suite or, without a suite, the tasks and
-    splits in `columns`, followed by the settings that differ from their defaults.
-    """
+    """Return the name under which an evaluation is stored."""
     tasks = dict.fromkeys(f"{task.name}.{split}" for task, split in columns)
     changed = {
         field: value for field, value in plain(settings).items() if value != getattr(EvaluationSettings(), field)
@@ -178,9 +173,6 @@ def _evaluate(
     settings: EvaluationSettings,
     tell: Tell,
 ) -> None:
-    """Evaluate a checkpoint and store its result. The rows are written first; the result is valid once the
-    scores are written too.
-    """
     meter = EvaluationMeter()
     trained, picked = load_checkpoint(run, step)
     scorer = Scorer.of(str(run), trained, settings.pseudo)

@@ -8,9 +8,7 @@ from trainers.report.task_table import align
 
 
 def history_lines(histories: Sequence[ScoreHistory]) -> list[str]:
-    """Return tables as lines of text: the scores of every checkpoint, the averages over the last checkpoints,
-    signal and noise, and comparisons of runs.
-    """
+    """Return the scores, their averages, signal and noise, and comparisons of runs as tables of text."""
     rows: list[Sequence[str]] = [("run", "step", "score", "version", "value", "error", "95 % interval", "chance")]
     for history in histories:
         for result in history.results:

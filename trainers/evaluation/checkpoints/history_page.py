@@ -30,8 +30,8 @@ def render_histories(histories: Sequence[ScoreHistory], title: str) -> str:
 
 
 def charts(histories: Sequence[ScoreHistory]) -> list[LineChart]:
-    """Return a line chart of every score over steps. Each run has a line, with the interval of its scores as
-    a band. All runs must have the same scores.
+    """Return a line chart of every score over steps, with a line for each run. All runs must have the same
+    scores.
     """
     names = short_names([history.run for history in histories])
     drawn = []

@@ -1,8 +1,5 @@
-"""Scores over training: averages over the last checkpoints of a run, the noise from checkpoint to checkpoint,
-and comparisons of runs.
-
-A score varies from one checkpoint to the next even if the model hardly changes. The average over the last few
-checkpoints varies less, so it shows earlier which run is better (Heineman et al., 2025, Signal and Noise).
+"""Scores over training, and their averages over the last checkpoints of a run. An average varies less than a
+single score, so it shows earlier which run is better (Heineman et al., 2025, Signal and Noise).
 """
 
 import math
@@ -25,9 +22,9 @@ from trainers.tasks.load_task import Suite
 
 @dataclass(frozen=True)
 class LastAverage:
-    """A score averaged over the checkpoints at `steps`. The error and the interval of `score` are over items.
-    `deviation` is the sample standard deviation over checkpoints, None for a single checkpoint. `influences`
-    has the influence of each item on the score (`ratio_of`), float64 [n]; None for the mean of a suite.
+    """A score averaged over the checkpoints at `steps`. Its error and interval are over items. `deviation` is
+    the sample standard deviation over checkpoints. `influences` has the influence of each item on the score,
+    float64 [n]; None for the mean of a suite.
     """
 
     name: str
@@ -44,11 +41,8 @@ class LastAverage:
 @dataclass(frozen=True)
 class TaskSignal:
     """How well a score separates runs. `signal` is the largest difference between the averages of two runs.
-    `noise` is the root mean square, over runs, of the standard deviation of the score over the last
-    checkpoints of a run. `at_chance` says whether no run is above chance.
-
-    Heineman et al. (2025, section 2) divide both signal and noise by the mean score, which leaves their ratio
-    unchanged.
+    `noise` is the root mean square, over runs, of the standard deviation over the last checkpoints. Heineman
+    et al. (2025, section 2) divide both by the mean score, which leaves their ratio unchanged.
     """
 
     name: str
@@ -97,9 +91,7 @@ class ScoreHistory:
 
     @cached_property
     def averages(self) -> dict[str, LastAverage]:
-        """The average of every score over the last checkpoints, by the name of the score. The mean of the
-        suite, if there is a suite, comes first.
-        """
+        """The average of every score over the last checkpoints, by name, with the mean of a suite first."""
         latest = self.results[-self.last :]
         steps = tuple(result.step for result in latest)
         rows = [_item_statistics(result) for result in latest]
@@ -139,9 +131,7 @@ def column_names(columns: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _item_statistics(result: StoredEvaluation) -> dict[str, np.ndarray]:
-    """Return the score and the weight of every item in the main score of its task, float64 [n, 2], by the
-    name of the task's column.
-    """
+    """Return the score and the weight of every item in its task's main score, float64 [n, 2], by column name."""
     rows = pq.read_table(lent(result.rows), columns=["task", "split", "score", "weight"])
     task, split = (np.array(rows[name].to_pylist()) for name in ("task", "split"))
     statistics = np.stack([rows[name].to_numpy() for name in ("score", "weight")], axis=1)
@@ -151,9 +141,7 @@ def _item_statistics(result: StoredEvaluation) -> dict[str, np.ndarray]:
 
 
 def signals(histories: Sequence[ScoreHistory]) -> list[TaskSignal]:
-    """Return the signal and noise of every score. Empty for a single run, or if a run has fewer than two
-    checkpoints to average.
-    """
+    """Return the signal and noise of every score, or nothing if there are too few runs or checkpoints."""
     if len(histories) < 2 or any(min(len(history.results), history.last) < 2 for history in histories):
         return []
     found = []
@@ -170,8 +158,8 @@ def _variance(history: ScoreHistory, name: str) -> float:
 
 
 def compare_histories(histories: Sequence[ScoreHistory]) -> Iterator[PairedDifference]:
-    """Yield, for every pair of runs, the difference in each averaged task score and, if there is a suite, in
-    its mean. All runs must have been evaluated on the same items. The tests are normal approximations.
+    """Yield, for every pair of runs, the difference in each averaged score. All runs must have been evaluated
+    on the same items. The tests are normal approximations.
     """
     for a, b in combinations(histories, 2):
         scales, differences = [], []

@@ -16,9 +16,8 @@ _TOKENS = 8192  # tokens whose states are in memory at once
 
 
 def pooled(states: DocumentStates, pooling: Pooling) -> np.ndarray:
-    """Return one state of a document for each layer, float32 [layers, width]. With `mean`, it is the mean
-    over the tokens of the text. With `first`, or if the text has no tokens, it is the state of the first
-    position. Otherwise, it is the state of the last token of the text.
+    """Return one state of a document for each layer, float32 [layers, width]. A text without tokens has the
+    state of its first position.
     """
     if pooling == "first" or not states.tokens.shape[1]:
         return states.first
@@ -31,8 +30,8 @@ def write_features(
     """Write a row for every text or, if `pooling` is `token`, for every token of every text. Returns the
     number of rows.
 
-    The columns are `id` and, for each layer, `layer_NAME`, a list of fixed size in float32. With `token`,
-    there are two more: `position`, the index of the token in the text, and `token`, its id in the vocabulary.
+    The columns are `id`, a `layer_NAME` for each layer and, with `token`, `position` (the index of the token
+    in the text) and `token` (its id).
     """
     schema = _schema(layers, pooling, reader.width)
     count = 0

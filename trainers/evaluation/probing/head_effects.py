@@ -16,8 +16,8 @@ Masked = Mapping[HeadSite, Sequence[int]]
 
 @dataclass(frozen=True)
 class LossChange:
-    """The effect of masking heads: the `loss` with the heads masked, its `change`, and the standard `error`
-    of the change over the windows of the texts, NaN for a single window. All are in nats per token.
+    """The `loss` with some heads masked, its `change`, and the standard `error` of the change over the
+    windows of the texts, NaN for a single window. All are in nats per token.
     """
 
     loss: float
@@ -27,13 +27,8 @@ class LossChange:
 
 @dataclass(frozen=True)
 class HeadEffects:
-    """The effects of masking the heads of a model.
-
-    - `loss`: the loss of the whole model, in nats per token.
-    - `alone`: for each layer, the change of the loss for each head that is masked alone.
-    - `pruned`: pairs (number of masked heads, change of the loss); the least useful heads are masked
-      first.
-    - `tokens`: the number of scored tokens.
+    """The effects of masking the heads of a model, in nats per token. In `alone`, each head is masked alone.
+    `pruned` has pairs (number of masked heads, change of the loss); the least useful heads are masked first.
     """
 
     loss: float
@@ -51,8 +46,7 @@ def head_effects(
     scorer: Scorer, architecture: str, requests: Sequence[EncodedRequest], tell: Callable[[str], None]
 ) -> HeadEffects:
     """Measure the loss with each head masked in turn, then with more and more heads masked together, in steps
-    of a tenth of all heads (Michel et al., 2019, section 4). The heads whose masking raises the loss least
-    are masked first.
+    of a tenth of all heads (Michel et al., 2019, section 4).
     """
     with watch_heads(scorer.forward.model, architecture) as watch:
         whole = _nats(scorer, watch, requests, {})

@@ -15,10 +15,9 @@ from trainers.rows.batch import Batch, Decoder
 
 @dataclass(frozen=True)
 class HeadSummary:
-    """Means over the tokens of texts, for each head of an attention layer, float64 [heads]. `entropy` is the
-    entropy of a token's attention, in nats. `distance` is the number of positions from a token to the tokens
-    it attends to, weighted by attention; None in cross-attention. `first` and `special` are the shares of
-    attention that the first position and all special tokens receive.
+    """Means over the tokens of texts, for each head of an attention layer, float64 [heads]. `entropy` is in
+    nats. `distance`, in positions, is weighted by attention; None in cross-attention. `first` and `special`
+    are the shares of attention that the first position and all special tokens receive.
     """
 
     entropy: np.ndarray
@@ -30,8 +29,8 @@ class HeadSummary:
 def summarise_heads(
     reader: StateReader, architecture: str, documents: Sequence[np.ndarray]
 ) -> dict[HeadSite, HeadSummary]:
-    """Return a summary of every attention layer on documents, given their token ids. Special tokens are read,
-    but their own attention is not counted.
+    """Return a summary of every attention layer on documents, given their token ids. The attention of special
+    tokens is not counted.
     """
     import torch
 
@@ -55,9 +54,7 @@ def summarise_heads(
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of one stack: the `positions` of their tokens, int64, and masks of `text` tokens and of
-    `special` tokens, bool; each is [rows, length].
-    """
+    """The rows of one stack; each array is [rows, length]."""
 
     positions: np.ndarray
     text: np.ndarray
@@ -70,8 +67,8 @@ class _Rows:
 
 
 def _sums(weights: np.ndarray, queries: _Rows, keys: _Rows) -> np.ndarray:
-    """Return sums over text tokens, float64 [5, heads]: the four quantities of `HeadSummary` in order, and
-    the number of tokens.
+    """Return sums over text tokens, float64 [5, heads]: the four quantities of `HeadSummary`, and the number
+    of tokens.
     """
     shares = weights.astype(np.float64).transpose(0, 2, 1, 3)  # [rows, heads, queries, keys]
     logs = np.log(np.where(shares > 0, shares, 1.0))

@@ -27,11 +27,9 @@ def measure_heads(
     """Measure the heads of a model on the first `tokens` tokens of texts. Returns (table, effects of masking
     heads).
 
-    The table has a row for every head. Its columns are `layer` (from 1; `STACK.NUMBER` in an
-    encoder-decoder), `attends` (`self` or `cross`), `head` (from 0), the means of `HeadSummary` (`entropy`,
-    `distance`, `to_first`, `to_special`), `loss_change` (the change of the loss when the head is masked) and
-    `error` (the standard error of that change), both in nats per token. Raises UserError if the texts have no
-    token.
+    The table has a row for every head, with the means of `HeadSummary` and the change of the loss when the
+    head is masked, in nats per token. Layers count from 1, heads from 0. Raises UserError if the texts have
+    no token.
     """
     trained = load_trained(model)
     encoder, config = Encoder.load(lent(trained.tokenizer)), trained.config

@@ -1,9 +1,8 @@
-"""Watch the attention heads of a model, and mask some of them, in any architecture that attends through `transformers`'
-attention interface.
+"""Watch the attention heads of a model, and mask some of them.
 
-    with watch_heads(network, architecture) as watch:
-        watch.gates[site] = ...     factors of the heads of a layer; a head with factor 0 is masked
-        watch.observe = ...         called with the attention weights of every layer
+with watch_heads(network, architecture) as watch:
+    watch.gates[site] = ...     factors of the heads of a layer; a head with factor 0 is masked
+    watch.observe = ...         called with the attention weights of every layer
 """
 
 from collections import Counter
@@ -21,9 +20,8 @@ Stack = Literal["decoder", "encoder"]
 
 @dataclass(frozen=True)
 class HeadSite:
-    """An attention layer: its `stack`, as in `Forward.layers`, its number in the stack (`layer`, from 1), and
-    whether it attends to its own stack (`self`) or, in the decoder of an encoder-decoder, to the encoder
-    (`cross`).
+    """An attention layer: its `stack`, its number in the stack (`layer`, from 1), and whether it attends to
+    its own stack (`self`) or to the encoder (`cross`).
     """
 
     stack: Stack

@@ -33,8 +33,8 @@ POSITIONS = 4096  # of a batch
 
 @dataclass(frozen=True)
 class DocumentStates:
-    """The states of a document, in float32. `first` [layers, width] is the state of the first position.
-    `tokens` [layers, n, width] has the states of the n tokens of the text, without special tokens.
+    """The states of a document, in float32: `first` [layers, width] of the first position, and `tokens`
+    [layers, n, width] of the n tokens of the text, without special tokens.
     """
 
     first: np.ndarray
@@ -89,8 +89,7 @@ class StateReader:
 
     def choose_layers(self, named: str, joined: bool = False) -> tuple[str, ...]:
         """Return the names of the layers that `named` selects: `all`, or a list such as `0,3`. With `joined`,
-        names such as `1+2`, for concatenated layers, are allowed too. Raises ConfigError for an unknown
-        layer.
+        `1+2` stands for concatenated layers. Raises ConfigError for an unknown layer.
         """
         if named == "all":
             return self.layers
@@ -120,7 +119,7 @@ class StateReader:
 
     def batches(self, documents: Sequence[np.ndarray]) -> Iterator[Batch]:
         """Yield batches of documents, given their token ids. Each row holds a document, or a piece of one
-        that is too long for the model. Longer rows come first.
+        that is too long for the model.
         """
         for chunks in self._batches(documents):
             yield self._batch(chunks)

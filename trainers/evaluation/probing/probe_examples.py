@@ -23,10 +23,8 @@ class ProbeExamples:
 
     - `states` [layers, n, width], float32.
     - `labels`, int64 [n].
-    - `types`: each word in lower case, or the first word of each text. The type determines the label in
-      the control task.
-    - `offsets`, int64: the boundaries of sentences, as indices of examples. A text counts as one
-      sentence.
+    - `types`: each word in lower case, or the first word of each text.
+    - `offsets`, int64: the boundaries of sentences, as indices of examples. A text counts as one sentence.
     """
 
     states: np.ndarray
@@ -39,8 +37,8 @@ class ProbeExamples:
 
 
 def probe_split(task: Task, split: str, data: Location | None, limit: int | None) -> Examples:
-    """Return the first `limit` examples of a split, or all if `limit` is None. Raises ConfigError unless the
-    task labels words or single texts, and UserError if the gold of the split is hidden.
+    """Return the first `limit` examples of a split, or all if None. Raises ConfigError unless the task labels
+    words or single texts, and UserError if the gold is hidden.
     """
     if task.kind not in ("tag", "classify") or "text_b" in task.roles:
         what = "two texts" if "text_b" in task.roles else f"kind {task.kind}"
@@ -101,9 +99,7 @@ def probe_examples(reader: StateReader, examples: Examples, layers: Sequence[str
 def _word_states(
     reader: StateReader, texts: pa.LargeStringArray, starts: np.ndarray, offsets: np.ndarray, layers: Sequence[str]
 ) -> np.ndarray:
-    """Return the states of words, [layers, words, width]. A word begins with the token of its first byte and
-    ends before the next word.
-    """
+    """Return the states of words, [layers, words, width], each the mean over the tokens of the word."""
     ids, bounds, holders = reader.encoder.encode_with_positions(texts, starts, offsets)
     documents = [ids[bounds[n] : bounds[n + 1]].astype(np.int64) for n in range(len(texts))]
     found = []

@@ -17,9 +17,8 @@ from trainers.tasks.scores.outcomes import Outcomes
 
 @dataclass(frozen=True)
 class ProbedLayer:
-    """The result of a classifier on a layer: its `accuracy`, its accuracy on the control task (`control`),
-    and their difference, the `selectivity` (Hewitt and Liang, 2019). Selectivity is low if the classifier can
-    memorise arbitrary labels.
+    """The accuracy of a classifier on a layer, and on the control task (`control`). Their difference, the
+    `selectivity`, is low if the classifier can memorise arbitrary labels (Hewitt and Liang, 2019).
     """
 
     layer: str
@@ -49,8 +48,7 @@ def probe_layers(
 ) -> list[ProbedLayer]:
     """For each layer and kind of classifier, train one classifier on the labels of `train` and one on the
     labels of the control task, and score both on `test`. Chance is the accuracy of always predicting the most
-    common label of the training examples. In `layers`, a name such as `1+2` means the concatenated states of
-    layers 1 and 2. `tell` is called with progress messages.
+    common label of the training examples.
     """
     single = list(dict.fromkeys(part for layer in layers for part in layer.split("+")))
     first, second = probe_examples(reader, train, single), probe_examples(reader, test, single)

@@ -34,9 +34,7 @@ _ENOUGH = 20  # examples that a split needs
 
 def text_set(name: TextSet, texts: Examples, limit: int, seed: int) -> tuple[Examples, Examples]:
     """Return the training and the test examples of a probing set, up to `limit` each, from the sentences of
-    `texts`.
-
-    Raises UserError if a split has fewer than 20 examples or fewer than two classes.
+    `texts`. Raises UserError if a split has too few examples or classes.
     """
     documents = [_sentences(text) for text in texts.texts[0].to_pylist()]
     train = [each for number, each in enumerate(documents) if number % _TESTED]

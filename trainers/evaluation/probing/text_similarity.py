@@ -1,6 +1,5 @@
-"""Measure, without training, how well the states of a model reflect the similarity of two texts: correlate
-gold similarities with the cosines of the texts' pooled states (as Reimers and Gurevych, 2019, section 4.1, do
-on STS-B).
+"""Correlate gold similarities of two texts with the cosines of a model's pooled states, without training (as
+Reimers and Gurevych, 2019, section 4.1, do on STS-B).
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,9 +23,8 @@ _DOCUMENTS = 256  # documents in memory at once with the states of all their tok
 
 @dataclass(frozen=True)
 class LayerSimilarity:
-    """Spearman's and Pearson's correlations of gold similarities with cosines. The cosines are those of one
-    layer's states under one pooling, or those of token counts. For token counts, `layer` is `COUNTS` and
-    `pooling` is empty.
+    """Spearman's and Pearson's correlations of gold similarities with the cosines of one layer's states under
+    one pooling, or with those of token counts, where `layer` is `COUNTS` and `pooling` is empty.
     """
 
     layer: str
@@ -71,8 +69,8 @@ def _correlated(layer: str, pooling: str, gold: np.ndarray, predicted: np.ndarra
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the cosines of corresponding rows of two arrays [n, width], as float64 [n]. A cosine is 0 if
-    either row is all zeros.
+    """Return the cosines of corresponding rows of two arrays [n, width], float64 [n]; 0 if either row is all
+    zeros.
     """
     first, second = first.astype(np.float64), second.astype(np.float64)
     norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)

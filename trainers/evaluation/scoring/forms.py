@@ -1,7 +1,6 @@
 """The forms in which models of each family score a continuation, given its context. For an encoder-decoder,
-the encoder reads what is left of the arrow, the decoder what is right of it. Only the continuation is scored.
-For each of its tokens, an encoder reads a copy of the text in which that token is masked, alone or with the
-rest of its word.
+the encoder reads what is left of the arrow, the decoder what is right of it. For each token of the
+continuation, an encoder reads a copy of the text in which that token is masked.
 
     decoder             <bos> context continuation
       multitask         <bos> context <eos> continuation
@@ -36,10 +35,8 @@ Pseudo = Literal["within_word", "token"]
 class ScoredForm(Protocol):
     """The form in which a model scores continuations of contexts.
 
-    - `described`: the name of the form in results.
     - `positions`: the length of the longest row.
-    - `marks`: the number of these positions that special tokens take. A context and a continuation fit in
-      a row if together they have at most `positions - marks` tokens.
+    - `marks`: the number of these positions that special tokens take.
     - `apart`: whether context and continuation are encoded separately instead of as one text.
     - `ends`: the tokens that end a text that the model writes; empty if the model writes no text.
     """
@@ -60,8 +57,8 @@ class ScoredForm(Protocol):
     def ends(self) -> tuple[int, ...]: ...
 
     def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
-        """Return the pieces that score a continuation for the request `owner`. `context` and `continuation`
-        are int64 ids. The context must not be longer than `room` allows.
+        """Return the pieces that score a continuation (int64 ids) for the request `owner`. The context must
+        not be longer than `room` allows.
         """
         ...
 
@@ -74,9 +71,8 @@ class ScoredForm(Protocol):
 
 @dataclass(frozen=True)
 class LeftToRight:
-    """The form of a decoder. `head` has the ids before every context, and `after` has the ids between the
-    context and the continuation. With `sees_prefix`, attention is bidirectional within everything before the
-    continuation.
+    """The form of a decoder, which reads `head`, the context, `after` and the continuation. With
+    `sees_prefix`, attention is bidirectional within everything before the continuation.
     """
 
     head: tuple[int, ...]
@@ -98,9 +94,7 @@ class LeftToRight:
 
     @property
     def marks(self) -> int:
-        """The number of special ids before and after a context, minus one. The last token of a row takes no
-        position, because it is only a target.
-        """
+        """The number of special ids, minus one: the last token of a row is only a target."""
         return len(self.head) + len(self.after) - 1
 
     def room(self, continuation: int) -> int:
@@ -118,9 +112,8 @@ class LeftToRight:
 
 @dataclass(frozen=True)
 class Masks:
-    """The form of an encoder. `before` and `after` are the ids around a text. If a scored token is masked
-    together with the rest of its word, `words`, uint8 [vocabulary], has the flags BEGINS and ENDS of each
-    token; otherwise it is None.
+    """The form of an encoder. `before` and `after` are the ids around a text. `words`, uint8 [vocabulary],
+    has the flags BEGINS and ENDS of each token; None if each token is masked alone.
     """
 
     before: tuple[int, ...]
@@ -192,9 +185,7 @@ class EncoderDecoderForm:
 
     @property
     def marks(self) -> int:
-        """The number of special ids around context and continuation, in the stack that has more of them. In
-        the decoder, one fewer is counted, because the last token of a row is a target and not an input.
-        """
+        """The number of special ids in the stack that has more of them; one fewer is counted in the decoder."""
         return max(len(self.before) + len(self.after), len(self.given) - 1)
 
     def room(self, continuation: int) -> int:
@@ -215,9 +206,8 @@ class EncoderDecoderForm:
 
 def form_of(where: str, objective: TrainingObjective, model: Model, encoder: Encoder, pseudo: Pseudo) -> ScoredForm:
     """Return the form in which a model trained on `objective` is scored. In a mixture, the first member that
-    learns likelihoods determines the form; if no member learns them, the first member does.
-
-    Raises UserError, whose message begins with `where`, if the model cannot score texts.
+    learns likelihoods determines the form. Raises UserError, whose message begins with `where`, if the model
+    cannot score texts.
     """
     members = objective.members()
     member, lead = next((each for each in members if each[0].gives_likelihood), members[0])

@@ -32,14 +32,10 @@ _LOGITS = {"cpu": 1 << 21, "cuda": 1 << 24}  # logits in memory at once: on a CP
 class Piece:
     """A text that a model reads in one forward pass; its scored tokens belong to the request `owner`.
 
-    - `inputs`, int64: the ids that the model reads; in an encoder-decoder, the ids that the encoder
-      reads.
-    - `decoder`, int64: the ids that the decoder of an encoder-decoder reads, otherwise None.
-    - `targets`, int64: the target at each position of `decoder` or, without `decoder`, of `inputs`; -100
-      for none.
+    - `inputs`, int64: the ids that the model or, in an encoder-decoder, its encoder reads.
+    - `targets`, int64: the target at each position of `decoder` or, without `decoder`, of `inputs`; -100 for none.
     - `prefix`: in a prefix LM, the number of first positions within which attention is bidirectional.
-    - `shared`: in a decoder, the number of first inputs that are the context. Pieces with the same
-      context share it in a row.
+    - `shared`: in a decoder, the number of first inputs that are the context, which pieces can share.
     """
 
     owner: int
@@ -59,10 +55,8 @@ request.
 @dataclass(frozen=True)
 class _Tree:
     """Pieces that are read together. All of them share a trunk, and each distinct remainder is a branch.
-
-    `inputs` and `positions`, int64, have the trunk first and then all branches. `branch`, int64, is 0 in the
-    trunk and the number of the branch, from 1, elsewhere; a single branch is 0, too. The columns in `targets`
-    are those of `decoder` or, without `decoder`, of `inputs`.
+    `inputs` has the trunk first. `branch`, int64, is 0 in the trunk and the number of the branch, from 1,
+    elsewhere; a single branch is 0, too.
     """
 
     inputs: np.ndarray
@@ -86,7 +80,7 @@ class _Tree:
 @dataclass(frozen=True)
 class Sums:
     """Sums over the targets of each of n requests: `log_likelihood` in nats, float64 [n]; the number of
-    `tokens`, int64 [n]; and how many of these were the model's most probable token (`best`), int64 [n].
+    `tokens`, and how many of these were the model's most probable token (`best`), int64 [n].
     """
 
     log_likelihood: np.ndarray
@@ -95,8 +89,8 @@ class Sums:
 
 
 def sum_pieces(forward: Forward, architecture: str, pieces: Sequence[Piece], requests: int, positions: int) -> Sums:
-    """Return the sums over the pieces of each request. `requests` is the number of requests. A batch has up
-    to about `positions` positions.
+    """Return the sums over the pieces of each of `requests` requests. A batch has up to about `positions`
+    positions.
     """
     sums = Sums(np.zeros(requests), np.zeros(requests, np.int64), np.zeros(requests, np.int64))
     for logits, row, wanted, owner in piece_logits(forward, architecture, pieces, positions):
@@ -107,10 +101,9 @@ def sum_pieces(forward: Forward, architecture: str, pieces: Sequence[Piece], req
 def piece_logits(
     forward: Forward, architecture: str, pieces: Sequence[Piece], positions: int
 ) -> Iterator[tuple[Any, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield (logits, rows, ids, requests) for batches of n targets. The logits, [m, vocabulary], have a row
-    for each of the m positions of these targets. The other arrays, int64 [n], have for each target the row of
-    its logits, its id and its request. Targets of the same piece are in order. The caller may overwrite the
-    logits.
+    """Yield (logits, rows, ids, requests) for batches of n targets. The logits are [m, vocabulary]. The other
+    arrays, int64 [n], have for each target the row of its logits, its id and its request. Targets of the same
+    piece are in order. The caller may overwrite the logits.
     """
     import torch
 
@@ -178,8 +171,8 @@ def _tree(pieces: Sequence[Piece]) -> _Tree:
 
 
 def _add(sums: Sums, logits: Any, row: np.ndarray, wanted: np.ndarray, owner: np.ndarray) -> None:
-    """Add n targets to the sums. `owner` [n] has the requests of the targets, `wanted` [n] their ids, and
-    `row` [n] the row of each target in `logits` [m, vocabulary]. The logits are overwritten.
+    """Add n targets to the sums. The other arguments are what `piece_logits` yields. The logits are
+    overwritten.
     """
     import torch
 
@@ -197,8 +190,7 @@ def _add(sums: Sums, logits: Any, row: np.ndarray, wanted: np.ndarray, owner: np
 
 def _alone(forward: Forward, architecture: str) -> float:
     """Return how long a piece must be to get a row of its own without a mask, as a share of the longest piece
-    in its batch; 0 if no piece does, because a mask is always needed. In a decoder, padding after a piece
-    does not affect it. In other families there must be no padding, so the share is 1.
+    in its batch; 0 if no piece does. Only a decoder allows padding after a piece.
     """
     if not MODELS[architecture].unmasked or forward.model.config._attn_implementation != "sdpa":
         return 0.0
@@ -217,10 +209,8 @@ def _batches(trees: Sequence[_Tree], positions: int, alone: float, enough: int) 
 
 def _groups(trees: Sequence[_Tree], positions: int, alone: float, enough: int) -> Iterator[tuple[list[int], bool]]:
     """Yield groups of trees as (indices, whether each tree has a row of its own). The first group has the
-    trees that need a mask. The other groups have trees of similar length, longest first.
-
-    In a decoder, lengths may differ in a group of fewer than `enough` positions, where padding costs no time.
-    In other families, such a small group gets no rows of its own.
+    trees that need a mask. In a decoder, lengths may differ in a group of fewer than `enough` positions,
+    where padding costs no time.
     """
     single = [i for i, tree in enumerate(trees) if alone and not (tree.prefix or tree.branch.any())]
     chosen = set(single)

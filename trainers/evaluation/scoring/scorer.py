@@ -1,6 +1,4 @@
-"""Compute the log-likelihoods of continuations given contexts, and of whole texts, under a trained language
-model, and let the model write texts.
-"""
+"""Compute the log-likelihoods of texts under a trained language model, and let it write texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,11 +32,9 @@ _PIECES = 1 << 15  # pieces in memory at once
 
 @dataclass(frozen=True)
 class Likelihoods:
-    """The results of n requests: `log_likelihood` in nats, float64 [n], and the number of scored `tokens`,
-    int64 [n].
-
-    `greedy`, bool [n], says whether every scored token was the model's most probable token. `cut`, bool [n],
-    says whether the context was too long for the model and lost its beginning.
+    """The results of n requests: `log_likelihood` in nats and the number of scored `tokens`. `greedy` says
+    whether every scored token was the model's most probable token. `cut` says whether the context was too
+    long for the model and lost its beginning.
     """
 
     log_likelihood: np.ndarray
@@ -60,7 +56,7 @@ class EncodedRequest:
 
 class Scorer:
     """Computes likelihoods of texts under a model, and writes texts with it, in batches of up to about
-    `batch_positions` positions. `name` is used in messages.
+    `batch_positions` positions.
     """
 
     def __init__(
@@ -80,9 +76,8 @@ class Scorer:
 
     @classmethod
     def open(cls, path: LocalPath, pseudo: Pseudo = "within_word") -> "Scorer":
-        """Load the model of a run or an export.
-
-        Raises UserError if there is none, if it has a task head, or if it gives no likelihoods.
+        """Load the model of a run or an export. Raises UserError if there is none or if it gives no
+        likelihoods.
         """
         return cls.of(str(path), load_trained(path), pseudo)
 
@@ -140,10 +135,9 @@ class Scorer:
     def score_texts(self, texts: Sequence[str], window: int | None = None) -> tuple[Likelihoods, int]:
         """Return the log-likelihoods of whole texts, and the window that was used, in positions.
 
-        A text is cut into chunks of half a window, special tokens excluded, and each chunk is scored given
-        the preceding chunk. `window` defaults to the model's number of positions, which is also its maximum.
-        No end-of-text token is scored. Raises UserError for a window that is too small, and if a likelihood
-        is not finite.
+        A text is cut into chunks of half a window, and each chunk is scored given the preceding chunk.
+        `window` defaults to the model's number of positions. No end-of-text token is scored. Raises UserError
+        for a window that is too small, and if a likelihood is not finite.
         """
         window = min(window or self.form.positions, self.form.positions)
         requests, owner = self.windows(self._documents(texts), window)
@@ -157,9 +151,8 @@ class Scorer:
         self, contexts: Sequence[str], how: Generation, generators: Sequence[np.random.Generator] = ()
     ) -> list[WrittenText]:
         """Return what the model writes after each context. Sampling needs `generators`, one for each context.
-
         A context that leaves no room for `how.tokens` tokens is cut on the left. Raises UserError for an
-        encoder, if `how.tokens` leaves no room for any context, and if a likelihood is not a number.
+        encoder.
         """
         if not self.form.ends:
             raise UserError(
@@ -199,10 +192,9 @@ class Scorer:
         return self._encoder.decode([token]) if token < self._encoder.vocab_size else f"[{token}]"
 
     def windows(self, documents: Sequence[np.ndarray], window: int) -> tuple[list[EncodedRequest], list[int]]:
-        """Cut documents, given their token ids, into chunks of half a window, special tokens excluded. Return
-        (requests, indices): a request for each chunk, whose context is the preceding chunk of the same
-        document, and the index of the document of each chunk. Raises UserError for a window that is too
-        small.
+        """Cut documents, given their token ids, into chunks of half a window. Return a request for each
+        chunk, whose context is the preceding chunk, and the index of its document. Raises UserError for a
+        window that is too small.
         """
         half = (window - self.form.marks) // 2
         if half < 1:
@@ -250,9 +242,8 @@ class Scorer:
 def encode_requests(
     encoder: Encoder, contexts: Sequence[str], continuations: Sequence[str], jointly: bool
 ) -> list[EncodedRequest]:
-    """Encode the context and the continuation of each request, together if `jointly`, otherwise separately.
-    White space at the end of a context moves to its continuation. Raises UserError for a continuation without
-    tokens of its own.
+    """Encode the context and the continuation of each request, together if `jointly`. White space at the end
+    of a context moves to its continuation. Raises UserError for a continuation without tokens of its own.
     """
     moved = []
     for context, continuation in zip(contexts, continuations, strict=True):

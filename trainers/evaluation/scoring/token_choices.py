@@ -15,8 +15,8 @@ from trainers.rows.batch import IGNORED
 
 @dataclass(frozen=True)
 class TokenChoice:
-    """A token of a text. `rank` is its rank among all tokens (1 is the most probable), and `surprisal` is in
-    bits. `candidates` are the most probable tokens with their probabilities.
+    """A token of a text. `rank` 1 is the most probable token, and `surprisal` is in bits. `candidates` are
+    the most probable tokens with their probabilities.
     """
 
     token: str

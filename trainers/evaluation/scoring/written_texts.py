@@ -20,9 +20,8 @@ from trainers.tasks.schema.task_prompt import Generation
 
 @dataclass(frozen=True)
 class WrittenText:
-    """A text that a model wrote, up to the first stop sequence. `tokens` is the number of tokens that the
-    model wrote. `truncated` says whether the text reached the limit on tokens before it ended. `cut` says
-    whether the context was too long for the model and lost its beginning.
+    """A text that a model wrote, up to the first stop sequence. `truncated` says whether it reached the limit
+    on tokens, and `cut` whether the context lost its beginning.
     """
 
     text: str
@@ -47,8 +46,7 @@ class TextWriter:
         self, contexts: Sequence[np.ndarray], generators: Sequence[np.random.Generator]
     ) -> list[tuple[WrittenText, Piece]]:
         """Return, for each of `contexts` (int64 ids), the text that the model writes after it, and the piece
-        that the model read to write it. Each context must leave room for `how.tokens` tokens. Sampling needs
-        `generators`, one for each context.
+        that the model read to write it. Each context must leave room for `how.tokens` tokens.
         """
         self._forward.eval()
         made: dict[int, tuple[WrittenText, Piece]] = {}

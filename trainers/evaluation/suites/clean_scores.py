@@ -1,8 +1,5 @@
-"""Scores with and without the items that the training corpus of a model contains.
-
-The step `decontaminate` of a corpus finds these items (`pipelines.contracts.contamination`). An item counts
-as found if a single training document contains at least the share FOUND_AT of the words of the item's prompt
-or answer.
+"""Scores with and without the items that a model's training corpus contains. An item counts as found if a
+single document contains at least the share FOUND_AT of the words of its prompt or answer.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,10 +25,7 @@ _ROUNDING = 1e-6  # shares are stored in single precision
 @dataclass(frozen=True)
 class CleanScore:
     """The main score of a model on a task: on all items (`whole`), without the found items (`without`), and
-    on the found items alone (`only`). A score over no items is None.
-
-    `found` is the number of items that were found in the corpus. `searched` is how many of the `items` were
-    searched for.
+    on the found items alone (`only`). `searched` is how many of the `items` were searched for.
     """
 
     model: str
@@ -56,9 +50,7 @@ class CleanScore:
 
 
 def clean_scores(results: Sequence[TaskResult], held: Mapping[str, Mapping[str, float]]) -> tuple[CleanScore, ...]:
-    """Return the scores of every model on the tasks with items that were searched for in its corpus. `held`
-    has the `corpus_shares` of each model whose corpus was searched.
-    """
+    """Return the scores of every model on the tasks with items that were searched for in its corpus."""
     found = []
     for result in results:
         shares = held.get(result.model, {})
@@ -78,9 +70,6 @@ def clean_scores(results: Sequence[TaskResult], held: Mapping[str, Mapping[str, 
 def corpus_shares(model: LocalPath, tasks: Iterable[str], tell: Callable[[str], None]) -> dict[str, float]:
     """Return, by the name of each item, the largest share of the words of its prompt or answer that occurs in
     a single training document of the model. Items that were not searched for are left out.
-
-    Empty for a model that was not made by pretraining. `tell` is called if a corpus cannot be read or was not
-    searched for the items of some of `tasks`.
     """
     config = read_export(model)[1] if (model / ORIGIN).exists() else read_config(model)
     if not isinstance(config, Pretraining):

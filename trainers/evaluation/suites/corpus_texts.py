@@ -14,12 +14,11 @@ from trainers.tasks.examples import Examples
 
 
 def corpus_texts(directory: Location, limit: int | None = None) -> list[Examples]:
-    """Return the held-out documents of a corpus as texts, in one `Examples` for each held-out split that has
-    documents. Only the first `limit` documents of each domain are used, and each domain is a subtask.
-    Documents that are only white space are left out.
+    """Return the held-out documents of a corpus, decoded from its tokens, in one `Examples` for each held-out
+    split. Only the first `limit` documents of each domain are used.
 
-    The text is decoded from the tokens of the corpus. Raises ConfigError if the corpus has no held-out
-    documents, and UserError if the text cannot be restored from its tokens, as with WordPiece.
+    Raises ConfigError if the corpus has no held-out documents, and UserError if the text cannot be restored
+    from its tokens, as with WordPiece.
     """
     corpus = open_corpus((str(directory),), None)
     encoder = Encoder.load(str(corpus.directory.verify(corpus.tokenizer.file)))

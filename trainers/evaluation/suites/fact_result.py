@@ -1,5 +1,5 @@
 """Measure which facts a model knows: which of a relation's objects it chooses for a subject in each statement
-of the relation. A statement is a sentence with gaps for subject and object.
+of the relation.
 """
 
 from collections.abc import Iterator
@@ -20,15 +20,13 @@ _REQUESTS = 100_000  # candidates in memory at once
 
 
 def fact_result(model: str, scorer: Scorer, facts: FactSet, limit: int | None) -> TaskResult:
-    """Return the result of a model on a set of facts, limited to the first `limit` facts of each relation.
-    For a subject, the model chooses among all objects of the relation, as in ParaRel (Elazar et al., 2021).
-    The likelihood of an object covers all its tokens and the rest of the statement.
+    """Return the result of a model on the first `limit` facts of each relation. For a subject, the model
+    chooses among all objects of the relation, as in ParaRel (Elazar et al., 2021).
 
     `accuracy` is P@1 with the first statement (Petroni et al., 2019). `consistency` is the share of pairs of
     statements for which the model chooses the same object. `always_right` is the share of facts for which it
-    chooses the right object with every statement. `gold_probability` and `reciprocal_rank` are those of the
-    right object with the first statement. Chance is the score of always choosing the most common object of
-    the relation.
+    chooses the right object with every statement. `gold_probability` and `reciprocal_rank` are measured with
+    the first statement. Chance is the score of always choosing the most common object of the relation.
     """
     assert facts.examples.targets is not None
     rows: dict[str, list[Any]] = {name: [] for name in ("id", "gold", "prediction", "predictions", "rank", "subtask")}
@@ -79,8 +77,8 @@ def _lengths(relation: Relation) -> dict[str, np.ndarray]:
 def _scored(
     scorer: Scorer, facts: FactSet, relation: Relation, limit: int | None
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield, for each block of facts, the index of its first fact, the log-likelihoods, the numbers of
-    tokens, and whether the context was cut. The last three are each [facts, statements, objects].
+    """Yield, for each block of facts, the index of its first fact and three arrays [facts, statements,
+    objects]: the log-likelihoods, the numbers of tokens, and whether the context was cut.
     """
     subjects, objects, statements = facts.examples.texts[0], relation.objects, relation.statements
     places = relation.places[:limit]

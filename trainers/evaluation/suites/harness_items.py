@@ -1,6 +1,4 @@
-"""Convert tasks in the format of lm-evaluation-harness to items or whole texts, and score them by the metrics
-that the tasks name.
-"""
+"""Convert tasks in the format of lm-evaluation-harness to items or texts, and score them."""
 
 import re
 from dataclasses import dataclass, replace
@@ -44,10 +42,8 @@ class HarnessItems:
 
 
 def read_harness_items(task: HarnessTask, data: Location | None, seed: int, limit: int | None) -> HarnessItems:
-    """Read the split on which a task is scored. Items with equal choices are left out, and a note counts
-    them.
-
-    Raises UserError for missing files and invalid rows, and if no item is left.
+    """Read the split on which a task is scored. Items with equal choices are left out. Raises UserError for
+    missing files and invalid rows, and if no item is left.
     """
     rows, files = render_rows(task, data, seed, limit)
     ours = _task(task)
@@ -98,9 +94,7 @@ def _task(task: HarnessTask) -> Task:
 
 
 def harness_result(asked: HarnessItems, result: TaskResult) -> TaskResult:
-    """Return `result` with the version of the harness task, and with only the scores that the task names. For
-    written answers, there is a score for each filter of the task.
-    """
+    """Return `result` with the version of the harness task and only the scores that it names."""
     measured: dict[str, Measured] = {}
     for name in asked.task.metrics:
         measured |= _measured(asked, name, result)

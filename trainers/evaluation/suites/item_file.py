@@ -1,6 +1,4 @@
-"""Write the file of items that the step `decontaminate` of a corpus searches for. Its JSON lines have the
-fields id, prompt and answer.
-"""
+"""Write the file of items that the step `decontaminate` of a corpus searches for, as JSON lines."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -20,11 +18,9 @@ def item_name(task: str, split: str, identifier: str) -> str:
 
 
 def write_item_file(columns: Sequence[tuple[Task | HarnessTask, str]], data: Location | None, output: Location) -> int:
-    """Write the items of every (task, split). Returns the number of items.
+    """Write the items of every (task, split) as JSONL. Returns the number of items.
 
-    `prompt` joins the texts that the model is given. `answer` lists the gold texts: the correct candidate,
-    the accepted targets, or the grammatical sentence. It is empty for a `Task` that has none of these, such
-    as a task with labels.
+    `answer` lists the gold texts; it is empty for a `Task` that has none, such as a task with labels.
     """
     lines = [json.dumps(item, ensure_ascii=False) for task, split in columns for item in _items(task, split, data)]
     output.write_atomic("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))

@@ -67,8 +67,8 @@ class Items:
 
     @property
     def chance(self) -> float:
-        """The accuracy of a model without knowledge, which chooses a random candidate or, in a `classify`
-        task, always the most common label. It is 0 for tasks without candidates (`generate` and `span`).
+        """The accuracy of a model that chooses a random candidate or, in a `classify` task, always the most
+        common label. 0 for tasks without candidates.
         """
         if self.task.kind == "classify":
             return float(np.bincount(self.gold).max() / len(self.gold))

@@ -45,7 +45,7 @@ class EvaluationSettings:
     - `shots`: the number of solved examples before each item; a `HarnessTask` has its own.
     - `seed`: determines these examples and any sampled answers.
     - `limit`: only the first `limit` items of a split or subtask are used.
-    - `pseudo`: how tokens are masked in encoders (`Pseudo`).
+    - `pseudo`: how tokens are masked in encoders.
     - `window`: the length of the windows in which whole texts are scored, in positions.
     - `calibrate`: whether labels are also scored relative to their probability after content-free texts
       (Zhao et al., 2021).
@@ -72,8 +72,7 @@ class EvaluationSettings:
 @dataclass(frozen=True)
 class Evaluation:
     """The results of several models on the same tasks, ordered by model, then by task. `clean` has the scores
-    with and without the items that the model's own corpora contain. `seed_groups` are groups of models that
-    differ only in their seed.
+    with and without the items that the model's own corpora contain.
     """
 
     results: tuple[TaskResult, ...]
@@ -133,9 +132,8 @@ class Evaluation:
         }
 
     def write_table(self, path: Location) -> None:
-        """Write every score as CSV, with a row per model, task, split and score, and a row per model for each
-        mean of the suite. The column `counts` is 1 for means and for the main score of a task on a split, and
-        0 for other scores.
+        """Write every score and every mean of the suite as CSV. The column `counts` is 1 for means and for
+        the main score of a task on a split, and 0 for other scores.
         """
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
@@ -154,10 +152,9 @@ class Evaluation:
         path.write_atomic(text.getvalue().encode("utf-8", "surrogateescape"))
 
     def write_rows(self, path: Location) -> None:
-        """Write a Parquet file with a row per model and item: `model`, `task`, `split` and `version`, the
-        columns of `TaskResult.rows`, and `score` and `weight`. A column that has lists for some tasks has
-        lists for all tasks. The main score of a model on a split is the sum of `score` divided by the sum of
-        `weight` over its rows; for perplexity, it is the exponential of this ratio.
+        """Write a Parquet file with a row per model and item. The main score of a model on a split is the sum
+        of `score` divided by the sum of `weight` over its rows; for perplexity, it is the exponential of this
+        ratio.
         """
         tables = []
         for result in self.results:
@@ -194,11 +191,10 @@ def evaluate_models(
     tell: Callable[[str], None],
     texts: Sequence[Examples] = (),
 ) -> tuple[TaskResult, ...]:
-    """Return the results of every model on every (task, split) and then on `texts`. `tell` is called with
-    messages, for example about items that were left out.
+    """Return the results of every model on every (task, split) and then on `texts`.
 
-    Raises the errors of `read_columns` before a model is loaded, UserError for a model that gives no
-    likelihoods, and ConfigError if a model is given twice.
+    Raises the errors of `read_columns`, UserError for a model that gives no likelihoods, and ConfigError if a
+    model is given twice.
     """
     if len({str(model) for model in models}) < len(models):
         raise ConfigError("models: the same model is given twice; give each once")
@@ -218,9 +214,8 @@ def read_columns(
     settings: EvaluationSettings,
     tell: Callable[[str], None],
 ) -> list[Asked]:
-    """Read the items of every (task, split). Notes on items that were left out are passed to `tell`. Raises
-    UserError for missing and invalid files, and ConfigError for a task that cannot be given to a language
-    model, or for shots if a task has no prompt.
+    """Read the items of every (task, split). Raises UserError for missing and invalid files, and ConfigError
+    for a task that cannot be given to a language model.
     """
     read = [_read(task, split, data, settings) for task, split in columns]
     for items in read:
@@ -236,9 +231,7 @@ def score_columns(
     settings: EvaluationSettings,
     tell: Callable[[str], None],
 ) -> list[TaskResult]:
-    """Return the result of the model named `model` on each entry of `read`, which `read_columns` returns.
-    Notes are passed to `tell`.
-    """
+    """Return the result of the model named `model` on each entry of `read`."""
     tell(f"{model}: scored {scorer.form.described}")
     results = []
     for items in read:

@@ -1,6 +1,4 @@
-"""Scores over training runs that differ only in their seed. They show how much a score varies when a model is
-trained again.
-"""
+"""Scores over training runs that differ only in their seed."""
 
 import json
 import math
@@ -17,8 +15,8 @@ from trainers.runs.run import read_config, read_run
 
 @dataclass(frozen=True)
 class SeedScore:
-    """A score over several `models` that differ only in their seed: its mean, its sample standard deviation,
-    and the standard error of the mean.
+    """A score over several models that differ only in their seed. `deviation` is the sample standard
+    deviation, and `error` the standard error of the mean.
     """
 
     models: tuple[str, ...]
@@ -33,8 +31,8 @@ class SeedScore:
 
 
 def seed_groups(models: Sequence[LocalPath]) -> list[tuple[str, ...]]:
-    """Return the groups of two or more models with the same corpus, tokenizer and configuration. The seed and
-    fields that do not identify a run (`runs.resolve.identity`) may differ.
+    """Return the groups of two or more models with the same corpus, tokenizer and configuration, except for
+    the seed and fields that do not identify a run (`runs.resolve.identity`).
     """
     groups: dict[str, list[str]] = {}
     for model in models:
@@ -50,8 +48,8 @@ def seed_groups(models: Sequence[LocalPath]) -> list[tuple[str, ...]]:
 
 
 def seed_scores(groups: Sequence[tuple[str, ...]], values: Mapping[str, Mapping[str, float]]) -> list[SeedScore]:
-    """Return the mean of each score over each group of models, with its deviation and error. `values` maps
-    the name of a score to the value of each model.
+    """Return each score over each group of models. `values` maps the name of a score to the value of each
+    model.
     """
     found = []
     for group in groups:

@@ -39,8 +39,8 @@ class SuiteResult:
 @dataclass(frozen=True)
 class PairedDifference:
     """The difference between two models or runs, `b` minus `a`, in a score on the same items, with its 95 %
-    interval and the `p` value of a two-sided test. For a task, this is a permutation test. For a mean or an
-    average of checkpoints, it is a normal approximation.
+    interval and two-sided `p` value. For a task, the test is a permutation test. For a mean or an average of
+    checkpoints, it is a normal approximation.
     """
 
     a: str
@@ -76,8 +76,7 @@ def without_shots(name: str) -> str:
 
 def suite_parts(suite: Suite, results: Sequence[TaskResult]) -> dict[str, list[int]]:
     """Return, by the name of each mean of a suite, the indices of the results that it averages. All results
-    must be of one model. There is one mean for all results or, if task names include numbers of shots, one
-    for each number of shots.
+    must be of one model. If task names include numbers of shots, there is a mean for each number.
     """
     parts: dict[str, list[int]] = {}
     for place, result in enumerate(results):
@@ -112,8 +111,8 @@ def suite_mean(suite: Suite, model: str, tasks: Sequence[str], scores: Sequence[
 
 
 def compare_results(results: Sequence[TaskResult], suite: Suite | None = None) -> Iterator[PairedDifference]:
-    """Yield a comparison of every pair of models on each task and, given a suite, in each of its means over
-    two or more tasks. All models must have results on the same tasks and items, in the same order.
+    """Yield a comparison of every pair of models on each task and in each mean of the suite over two or more
+    tasks. All models must have results on the same tasks and items, in the same order.
     """
     models = list(dict.fromkeys(result.model for result in results))
     for first, second in combinations(models, 2):

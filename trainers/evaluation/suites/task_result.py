@@ -32,8 +32,8 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class NoisyScore:
-    """A score over `n` items (over `n` tasks for the mean of a suite), its standard `error`, and the ends of
-    its 95 % interval. `chance` is the score of a model without knowledge; None if that is undefined.
+    """A score over `n` items (over `n` tasks for the mean of a suite), with its standard error and 95 %
+    interval.
     """
 
     value: float
@@ -171,10 +171,9 @@ def estimate(metric: TaskMetric, outcomes: Outcomes, chance: float | None = None
 
 
 def ratio_of(statistics: np.ndarray, score: str) -> tuple[float, np.ndarray]:
-    """Return the value of a score and the influence of each item on the value, float64 [n]. `statistics`,
-    float64 [n, 2], holds the score and the weight of each item. The value is the ratio of the sums of the two
-    columns, or the exponential of the ratio if the name `score` ends in `perplexity`. The influence is the
-    item's term in the delta method.
+    """Return the value of a score and the influence of each item on the value (its term in the delta method),
+    float64 [n]. `statistics`, float64 [n, 2], holds the score and the weight of each item. The value is the
+    ratio of the sums of the two columns or, for a perplexity, its exponential.
     """
     weights = statistics[:, 1].sum()
     value = float(statistics[:, 0].sum() / weights)
@@ -185,9 +184,8 @@ def ratio_of(statistics: np.ndarray, score: str) -> tuple[float, np.ndarray]:
 
 
 def standard_error(influences: np.ndarray) -> float:
-    """Return the standard error of a score by the delta method; 0 for a single item. `influences`, float64
-    [n], has the influence of each item. The difference of the influences of two scores gives the error of
-    their difference.
+    """Return the standard error of a score by the delta method, given the influence of each item, float64
+    [n].
     """
     n = len(influences)
     return float(np.sqrt((influences**2).sum() * n / max(1, n - 1)))
@@ -195,7 +193,7 @@ def standard_error(influences: np.ndarray) -> float:
 
 def difference_error(before: np.ndarray, after: np.ndarray) -> float:
     """Return the standard error of the difference of two scores of the same items, given the influences of
-    the items on each, float64 [n]. It is infinite for a single item, which says nothing about others.
+    the items on each, float64 [n]. It is infinite for a single item.
     """
     return standard_error(after - before) if len(after) > 1 else float("inf")
 
@@ -214,8 +212,8 @@ def item_result(
     neutral: Likelihoods | None = None,
 ) -> TaskResult:  # fmt: skip
     """Return the result on items. `found` has the likelihoods of all candidates of all items, flat. `without`
-    has the likelihoods of the same candidates after the context without the question, and `neutral` after
-    each of the contexts in `Items.neutral`.
+    has them after the context without the question, and `neutral` after each of the contexts in
+    `Items.neutral`.
     """
     answers = items.answers
     lengths = {
@@ -282,11 +280,9 @@ def _gold_bits(log_likelihood: np.ndarray, text_bytes: np.ndarray) -> Measured:
 
 
 def _bias(items: Items, neutral: Likelihoods) -> np.ndarray:
-    """Return the logarithm of the probability of each candidate after content-free texts, float64
-    [candidates]. Probabilities are normalised over the candidates of an item, then averaged over the texts.
-
-    Subtracting the result from the log-likelihoods is the calibration of Zhao et al. (2021, section 5) with
-    their matrix W and b = 0.
+    """Return what is subtracted from log-likelihoods in the calibration of Zhao et al. (2021, section 5),
+    with their matrix W and b = 0: the logarithm of the probability of each candidate after content-free
+    texts, float64 [candidates].
     """
     count, first = int(items.offsets[-1]), items.offsets[:-1]
     nats = neutral.log_likelihood.reshape(-1, count)

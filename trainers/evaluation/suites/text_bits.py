@@ -16,7 +16,7 @@ SPLIT = "text"
 
 def text_task(file: Location) -> Task:
     """Return the task that measures the bits per byte of a file. JSONL, CSV, TSV and Parquet files need a
-    column `text`; any other file is one text. A name with `*` matches several files.
+    column `text`; any other file is one text.
     """
     name = str(file if file.local is None else file.local.absolute())
     known = name.removesuffix(".gz").endswith((".jsonl", ".csv", ".tsv", ".parquet"))

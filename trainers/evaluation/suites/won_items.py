@@ -15,8 +15,8 @@ _CHARACTERS = 400  # from the end of a context, shown on a page
 
 @dataclass(frozen=True)
 class WonItems:
-    """The items of a task that only one of two models solves, as indices: `won` are the items that only `b`
-    solves, and `lost` the items that only `a` solves.
+    """The indices of the items that only one of two models solves: `won` are those that only `b` solves, and
+    `lost` those that only `a` solves.
     """
 
     a: TaskResult
@@ -47,9 +47,7 @@ def won_items(results: Sequence[TaskResult]) -> Iterator[WonItems]:
 
 @dataclass(frozen=True)
 class ShownItem:
-    """An item on a page: its id, the end of its context, its candidates, and the indices of the gold
-    candidate and of each model's choice.
-    """
+    """An item on a page. `context` is only the end of its context."""
 
     id: str
     context: str
@@ -60,10 +58,8 @@ class ShownItem:
 
 
 def shown_items(each: WonItems, numbers: Sequence[int]) -> list[ShownItem]:
-    """Return the first ten of the items with the indices `numbers`, as a page shows them. In a cloze task,
-    choice 1 means that the model found the words, and choice 0 that it did not. For written answers, the
-    candidates are an accepted answer and then the answers of the two models. Empty for facts, which have no
-    `items`.
+    """Return the first ten of the items with the indices `numbers`. For written answers, the candidates are
+    an accepted answer and then the answers of the two models. Empty for facts.
     """
     items, shown = each.a.items, []
     if items is None:

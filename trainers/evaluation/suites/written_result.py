@@ -13,11 +13,8 @@ from trainers.tasks.scores.outcomes import Outcomes
 
 
 def written_result(model: str, scorer: Scorer, items: Items, seed: int) -> TaskResult:
-    """Let a model write the answers to items, and score them by the metrics of the task that compare texts.
-    The main score is the first metric that counts an item as either solved or not (SOLVED). If there is none,
-    it is the first metric.
-
-    A sampled answer depends on the seed and on the id of its item, and not on the order of items.
+    """Let a model write the answers to items, and score them. The main score is a metric that counts solved
+    items (SOLVED), if there is one.
     """
     prompt = items.task.prompt
     assert prompt is not None

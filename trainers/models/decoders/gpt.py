@@ -1,5 +1,4 @@
-"""GPT (Radford et al., 2018), with the blocks of `transformers`: learned positions, post-norm blocks, GELU,
-tied embeddings.
+"""GPT (Radford et al., 2018): learned positions, post-norm blocks, GELU, tied embeddings.
 
 The GPT model of `transformers` takes only one mask per row. Its blocks are therefore called here one by one,
 with a mask per position.

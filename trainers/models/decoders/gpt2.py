@@ -1,6 +1,4 @@
-"""GPT-2 (Radford et al., 2019), with the blocks of `transformers`: learned positions, pre-norm blocks, GELU,
-and by default tied embeddings.
-"""
+"""GPT-2 (Radford et al., 2019): learned positions, pre-norm blocks, GELU, and by default tied embeddings."""
 
 from dataclasses import replace
 from typing import Any

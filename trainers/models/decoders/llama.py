@@ -1,5 +1,5 @@
-"""Llama (Touvron et al., 2023), with the blocks of `transformers`: rotary positions, RMSNorm, gated
-feed-forward layers and, optionally, grouped-query attention.
+"""Llama (Touvron et al., 2023): rotary positions, RMSNorm, gated feed-forward layers and, optionally,
+grouped-query attention.
 """
 
 from dataclasses import replace

@@ -1,8 +1,7 @@
-"""BART (Lewis et al., 2020), with the blocks of `transformers`: an encoder-decoder with learned positions,
-post-norm blocks and GELU.
+"""BART (Lewis et al., 2020): an encoder-decoder with learned positions, post-norm blocks and GELU.
 
-`transformers` counts positions along the row and accepts no other positions. The layers of both stacks are
-therefore called here one by one, on embeddings whose positions restart at every document.
+`transformers` counts positions along the row. The layers of both stacks are therefore called here one by one,
+on embeddings whose positions restart at every document.
 """
 
 from dataclasses import replace

@@ -1,5 +1,5 @@
-"""T5 (Raffel et al., 2020), with the blocks of `transformers`: an encoder-decoder with pre-norm blocks and,
-instead of positions, a learned scalar per head and distance bucket.
+"""T5 (Raffel et al., 2020): an encoder-decoder with pre-norm blocks and, instead of positions, a learned
+scalar per head and distance bucket.
 
 Version 1.0 has ReLU and an output layer that is tied to the embeddings and whose input is scaled by 1 /
 sqrt(width). Version 1.1 has gated GELU and an untied output layer.
@@ -110,8 +110,8 @@ def _logits(network: Any, states: Any) -> Any:
 
 
 def _decoder_name(name: str) -> str:
-    """Return the decoder's name for an encoder parameter. The feed-forward layer is the second layer of an
-    encoder block and the third of a decoder block.
+    """Return the decoder's name for an encoder parameter. Cross-attention is the second layer of a decoder
+    block.
     """
     return name.replace(".layer.1.", ".layer.2.")
 

@@ -1,10 +1,8 @@
-"""ALBERT (Lan et al., 2020), with the blocks of `transformers`: BERT with embeddings whose width may differ
-from the model's, layers that share parameters, a head for masked tokens and, optionally, one for the order of
-sentences.
+"""ALBERT (Lan et al., 2020): BERT with embeddings whose width may differ from the model's, layers that share
+parameters, a head for masked tokens and, optionally, one for the order of sentences.
 
-`transformers` shares whole layers within a group. If layers share only their attention or only their
-feed-forward layers, each layer is a group by itself in `transformers`, and the shared parameters are tied
-here.
+`transformers` can share only whole layers. If layers share only their attention or only their feed-forward
+layers, the shared parameters are tied here.
 """
 
 from dataclasses import replace

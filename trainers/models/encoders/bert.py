@@ -1,5 +1,5 @@
-"""BERT (Devlin et al., 2019), with the blocks of `transformers`: learned positions, post-norm blocks, GELU, a
-head for masked tokens and, optionally, a head for sentence pairs and SpanBERT's head (`boundary_head`).
+"""BERT (Devlin et al., 2019): learned positions, post-norm blocks, GELU, a head for masked tokens and,
+optionally, a head for sentence pairs and SpanBERT's head (`boundary_head`).
 """
 
 from dataclasses import replace

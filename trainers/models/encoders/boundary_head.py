@@ -13,9 +13,7 @@ _WIDTH = 200
 
 
 class BoundaryHead(torch.nn.Module):
-    """Two layers, each with GELU and a norm. They map the states of the tokens before and after a span and
-    the embedding of a place in the span to a state for the output layer of masked language modelling.
-    """
+    """Two layers, each with GELU and a norm."""
 
     def __init__(self, configuration: Any) -> None:
         super().__init__()
@@ -32,8 +30,7 @@ class BoundaryHead(torch.nn.Module):
 
     def forward(self, outside: Any, places: Any) -> Any:
         """Return a state for each of n tokens, [n, width]. `outside` has the states before and after the span
-        of each token, [n, 2, width], and `places` the place of each token in its span, counted from 0, int64
-        [n].
+        of each token, [n, 2, width], and `places` the index of each token in its span, int64 [n].
         """
         states = torch.cat([outside.flatten(1), self.places(places)], 1)
         states = self.inner_norm(torch.nn.functional.gelu(self.inner(states)))

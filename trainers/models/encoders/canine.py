@@ -87,9 +87,7 @@ def _spell(network: Any, spelled: Sequence[bytes], specials: dict[str, int]) -> 
 
 
 def _repeats(network: Any) -> float:
-    """Return the number of multiplications per token beyond one per parameter. The layers of characters run
-    at every character, the layers of molecules at every fourth.
-    """
+    """Return the number of multiplications per token beyond one per parameter."""
     stack, each = network.canine, network.characters_per_token
 
     def size(*modules: Any) -> int:
@@ -100,10 +98,7 @@ def _repeats(network: Any) -> float:
 
 
 def _attended(network: Any, tokens: int) -> float:
-    """Return the number of pairs of queries and keys per token: in local attention between characters, in
-    attention between molecules in every deep layer, and in attention of characters to all characters of a
-    row.
-    """
+    """Return the number of pairs of queries and keys per token."""
     each = network.characters_per_token
     local = min(_PUBLISHED["local_transformer_stride"], each * tokens)
     deep = len(network.canine.encoder.layer) * (each / _STRIDE) ** 2 * tokens

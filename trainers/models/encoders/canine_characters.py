@@ -29,7 +29,7 @@ last molecule of a row, and upsampling reads two characters beyond a text. More 
 
 def special_spellings(spelled: Sequence[bytes], specials: Mapping[str, int]) -> list[bytes]:
     """Return the UTF-8 bytes of every token: those in `spelled`, with the special tokens replaced with
-    CANINE's code points. `specials` maps the names of special tokens to their ids.
+    CANINE's code points.
     """
     whole = list(spelled)
     for name, number in sorted(specials.items(), key=lambda item: item[0] in CODE_POINTS):
@@ -39,10 +39,9 @@ def special_spellings(spelled: Sequence[bytes], specials: Mapping[str, int]) -> 
 
 @dataclass(frozen=True)
 class CharacterLayout:
-    """Where the characters of tokens are, in rows of one document each. `characters`, int64, are code points,
-    `types`, int64, are token types, and `present`, bool, says where there is a character; all three are
-    [documents, places]. `document` and `place`, int64 [rows, length], locate the character whose state stands
-    for each token.
+    """Where the characters of tokens are, in rows of one document each. `characters` (code points), int64,
+    `types` (token types), int64, and `present`, bool, are [documents, places]. `document` and `place`, int64
+    [rows, length], locate the character whose state stands for each token.
     """
 
     characters: Any
@@ -68,8 +67,8 @@ class CharacterLayout:
 
 @dataclass(frozen=True)
 class Spelling:
-    """The bytes of a vocabulary: `content`, uint8 [bytes], and `offsets`, int64 [tokens + 1], which say where
-    the bytes of each token begin and end.
+    """The bytes of a vocabulary, uint8 [bytes]. `offsets`, int64 [tokens + 1], says where the bytes of each
+    token begin and end.
     """
 
     content: Any
@@ -84,9 +83,7 @@ class Spelling:
     def lay_out(self, ids: Any, starts: Any, types: Any, covered: Any, read: Any) -> CharacterLayout:
         """Return the layout of the characters of the tokens `ids`, int64 [rows, length].
 
-        - `starts`, bool [rows, length - 1]: which tokens after the first of a row begin a document; the first
-          always does.
-        - `types`: token types, or None.
+        - `starts`, bool [rows, length - 1]: which tokens after the first of a row begin a document.
         - `covered`, int64 [rows, length] or None: where it is above 0, a token's characters are replaced with
           this number of masks.
         - `read`, int64 [rows, length] or None: which of a token's characters, counted from 0, has the state that
@@ -121,9 +118,9 @@ class Spelling:
         return CharacterLayout(characters[filled], kinds[filled], present[filled] > 0, *places)
 
     def _write(self, ids: Any, covered: Any) -> tuple[Any, Any]:
-        """Return the bytes of the tokens `ids`, int64 [tokens], one after another, and for each byte the
-        index of its token, both int64 [bytes]. Where `covered`, int64 [tokens] or None, is above 0, a token
-        has the bytes of this number of masks.
+        """Return the bytes of the tokens `ids`, int64 [tokens], one after another, and the index of each
+        byte's token, both int64 [bytes]. Where `covered` is above 0, a token has the bytes of this number of
+        masks.
         """
         sizes = (self.offsets[1:] - self.offsets[:-1])[ids]
         if covered is not None:
@@ -138,8 +135,8 @@ class Spelling:
         return content, owner
 
     def estimate(self, ids: Any) -> CharacterLayout:
-        """Return a layout for `ids` on PyTorch's `meta` device, where tensors have shapes but no values. Its
-        width is estimated from the mean number of bytes of a token; each row is taken to be one document.
+        """Return a layout for `ids` on PyTorch's `meta` device, with an estimated width. Each row is taken to
+        be one document.
         """
         rows, length = ids.shape
         width = -(-(int(length * self.mean) + _BEYOND) // _MULTIPLE) * _MULTIPLE
@@ -156,8 +153,8 @@ class Spelling:
 
 def _decode(content: Any, begins: Any, document: Any) -> Any:
     """Return the code points, int64 [characters], of the characters that begin at `begins` in the UTF-8 bytes
-    `content`, int64 [bytes]. `document`, int64 [bytes], is the number of each byte's document. A character
-    that is cut off by another character or by the end of its document is U+FFFD.
+    `content`. `document`, int64 [bytes], is the number of each byte's document. An incomplete character is
+    U+FFFD.
     """
     padded, owner = torch.nn.functional.pad(content, (0, 3)), torch.nn.functional.pad(document, (0, 3), value=-1)
     lead = content[begins]

@@ -1,5 +1,5 @@
-"""CANINE with the layers that pretraining trains and `transformers` lacks: an output layer over a vocabulary
-(CANINE-S), or the decoder of characters (CANINE-C).
+"""CANINE with an output layer over a vocabulary (CANINE-S), or with the decoder of characters (CANINE-C);
+`transformers` lacks both.
 """
 
 from collections.abc import Sequence
@@ -60,9 +60,9 @@ class CharacterDecoder(torch.nn.Module):
         self.predict = torch.nn.Linear(width, config.character_buckets)
 
     def forward(self, states: Any, masks: Any, characters: Any, earlier: Any) -> Any:
-        """Return the states [rows, n, width] that predict n characters. The arguments are the encoder's
-        `states`, the embeddings of the masks and of the `characters`, all [rows, n, width], and `earlier`,
-        bool [rows, n, n], which says for each character which characters come before it in the order.
+        """Return the states [rows, n, width] that predict n characters. `masks` and `characters` are
+        embeddings, [rows, n, width], and `earlier`, bool [rows, n, n], says for each character which
+        characters come before it in the order.
         """
         queries, contents = (self._merged(states, each) for each in (masks, characters))
         own = torch.eye(states.shape[1], dtype=torch.bool, device=states.device).expand_as(earlier)
@@ -76,9 +76,7 @@ class CharacterDecoder(torch.nn.Module):
 
     @property
     def multiplied(self) -> int:
-        """The number of multiplications for each character, without the output layer. Layers that both
-        streams run through count twice.
-        """
+        """The number of multiplications for each character, without the output layer."""
         twice = (self.merge, self.norm, self.attention.key, self.attention.value)
         own = sum(parameter.numel() for parameter in self.parameters()) - self.predict.weight.numel()
         return own + sum(parameter.numel() for module in twice for parameter in module.parameters())
@@ -86,8 +84,7 @@ class CharacterDecoder(torch.nn.Module):
 
 class CanineForSubwords(CaninePreTrainedModel):
     """CANINE with an output layer: `cls`, which predicts subwords, or, if the configuration has
-    `character_buckets`, `decoder`, which predicts characters. The network reads the characters that `spell`
-    assigns to tokens.
+    `character_buckets`, `decoder`, which predicts characters.
     """
 
     def __init__(self, config: CanineConfig) -> None:
@@ -113,9 +110,7 @@ class CanineForSubwords(CaninePreTrainedModel):
         self.register_buffer("spelled_offsets", spelling.offsets, persistent=False)
 
     def spell(self, spelled: Sequence[bytes], specials: dict[str, int]) -> None:
-        """Assign the bytes `spelled` to the tokens, and code points to the special tokens. `specials` maps
-        the names of special tokens to their ids.
-        """
+        """Assign the bytes `spelled` to the tokens, and code points to the special tokens."""
         own = special_spellings(spelled, specials)
         spelling = Spelling.of([*own, *[b""] * (self.config.subword_vocab_size - len(own))])
         device = self.spelled.device
@@ -128,8 +123,8 @@ class CanineForSubwords(CaninePreTrainedModel):
 
     def read(self, ids: Any, starts: Any, types: Any = None, covered: Any = None, read: Any = None) -> Any:
         """Return the states of tokens, [rows, length, width]; the arguments are those of `Spelling.lay_out`.
-        If the network has a task head that reads whole texts, the state of a document's first token is that
-        of the document's first molecule.
+        With a task head that reads whole texts, the state of a document's first token is that of its first
+        molecule.
         """
         spelling = Spelling(self.spelled, self.spelled_offsets)
         self.layout = layout = (
@@ -144,7 +139,7 @@ class CanineForSubwords(CaninePreTrainedModel):
 
     def decode(self, inputs: Any, starts: Any) -> Any:
         """Return the states [rows, targets, width] that predict masked characters, given `Inputs` with a
-        `decoder`. `starts` is the same as in `read`.
+        `decoder`.
         """
         ids, spelling = inputs.ids, Spelling(self.spelled, self.spelled_offsets)
         self.layout = layout = (
@@ -170,7 +165,7 @@ class CanineForSubwords(CaninePreTrainedModel):
         width].
 
         The parts of the stock model are called one by one, because the whole model inspects the values of its
-        masks. That would need a transfer from the device, and tensors on `meta` have no values.
+        masks, which tensors on `meta` do not have.
         """
         stack, present = self.canine, layout.present
         documents, width = present.shape
@@ -192,8 +187,7 @@ class CanineForSubwords(CaninePreTrainedModel):
         """Return the logits at every character of rows of code points, where each row is one document. They
         are over subwords, [rows, length, vocabulary], or, with `character_buckets`, over buckets of
         characters, [rows, length, buckets]. In the latter case, each character is predicted as if it came
-        first in the decoder's order: from its own state and the embedding of a mask, without seeing any other
-        predicted character.
+        first in the decoder's order.
         """
         length = input_ids.shape[1]
         beyond = (0, -(-(length + 8) // 128) * 128 - length)

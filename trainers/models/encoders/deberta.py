@@ -1,8 +1,7 @@
 """DeBERTa, version 1 (He et al., 2021), with the blocks of `transformers`: attention disentangled into
 content and distance, without positions in the input, and optionally the enhanced mask decoder.
 
-Every distance up to `positions` in each direction has an embedding, in one table for all layers. Each layer
-projects these embeddings to keys and queries. The weights of these projections are separate from those for
+Each layer projects the embeddings of distances to keys and queries, with weights separate from those for
 content.
 """
 
@@ -49,9 +48,7 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 
 def _distance_projections(network: Any) -> float:
-    """Return minus the number of parameters that project distances, because they are applied once per pass to
-    a table of distances, not to tokens.
-    """
+    """Return minus the number of parameters that project distances, because they are not applied to tokens."""
     attentions = [block.attention.self for block in blocks(network)]
     parts = [part for attention in attentions for part in (attention.pos_proj, attention.pos_q_proj)]
     return -float(sum(parameter.numel() for part in parts for parameter in part.parameters()))

@@ -76,9 +76,8 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
 
 
 def _convolved(convolution: Any, embedded: Any, states: Any, mask: Any) -> Any:
-    """Return LayerNorm(states + GELU(dropout(convolution(embedded)))), where `states` are those of the first
-    layer. `embedded`, `states` and the result are [rows, length, width]. The convolution reads zeros between
-    documents, as it does at the ends of a row. `mask` is `Inputs.mask`.
+    """Return LayerNorm(states + GELU(dropout(convolution(embedded)))), [rows, length, width]. The convolution
+    reads zeros between documents, as it does at the ends of a row.
     """
     import torch
 

@@ -1,6 +1,5 @@
 """ELECTRA (Clark et al., 2020), with the blocks of `transformers`: BERT with embeddings whose width may
-differ from the model's, either as a masked language model or as a discriminator with the generator that it is
-trained with.
+differ from the model's, either as a masked language model or as a discriminator with its generator.
 """
 
 from dataclasses import replace

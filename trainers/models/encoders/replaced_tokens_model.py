@@ -9,16 +9,13 @@ class ReplacedTokensModel(ElectraForPreTraining):
     """ELECTRA's discriminator, with its smaller masked language model as `generator`.
 
     The two models share the embeddings of tokens, positions and token types, and the norm of the embeddings,
-    as in the authors' code. If the embeddings differ in width from one of the two models, a matrix maps them
-    to that model's width.
+    as in the authors' code.
     """
 
     generator: Any
 
     def add_generator(self, generator: Any) -> None:
-        """Add the generator, an `ElectraForMaskedLM`, and make it use the embeddings of this model, also as
-        the matrix of its output layer.
-        """
+        """Add the generator, an `ElectraForMaskedLM`, and make it use the embeddings of this model."""
         generator.electra.embeddings = self.electra.embeddings
         generator.generator_lm_head.weight = self.electra.embeddings.word_embeddings.weight
         self.generator = generator

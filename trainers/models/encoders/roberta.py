@@ -1,10 +1,8 @@
 """RoBERTa (Liu et al., 2019), with the blocks of `transformers`: BERT without token types and without a head
 for sentence pairs.
 
-`transformers` counts positions from the id of the padding token + 1. In the published models this id is 1,
-and the table has two more rows than there are positions. A model with another padding id is trained with a
-table of the same size. If its id is larger, its export inserts unused rows at the beginning of the table, as
-many as the difference between the ids.
+`transformers` counts positions from the id of the padding token + 1. In the published models this id is 1. If
+it is larger, the export inserts unused rows at the beginning of the table of positions.
 """
 
 from dataclasses import replace
@@ -54,9 +52,6 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 
 def _publish(network: Any, specials: dict[str, int]) -> None:
-    """Insert unused rows at the beginning of the table of positions, so that position 0 is in the row after
-    the padding token's id, where plain `transformers` reads it.
-    """
     import torch
 
     added = specials["<pad>"] - int(network.config.pad_token_id)

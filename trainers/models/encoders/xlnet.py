@@ -5,8 +5,7 @@ Texts begin with `<cls>`, as in the other encoders here; the published models ha
 
 With `data.bptt`, rows are trained in windows. In each layer, both streams then also attend to a memory: the
 states that entered the layer in the previous window, without gradients (arXiv 1906.08237, section 2.4). The
-memory is as long as a window; in the authors' pretraining, it had 384 tokens for segments of 512. A token
-attends only to the memory of its row and document, which comes before all targets in the order.
+memory is as long as a window; in the authors' pretraining, it had 384 tokens for segments of 512.
 """
 
 from functools import cache

@@ -52,9 +52,8 @@ def stock_task_model(
 
 
 def stock_names(network: Any, architecture: Architecture) -> tuple[dict[str, str], tuple[str, str]]:
-    """Return how the stock class names the parameters of a network: the stock names of the parameters of its
-    `task_head`, keyed by our names, and the prefix of the parameters of its stacks in our class and in the
-    stock class.
+    """Return the stock names of the parameters of `task_head`, keyed by our names, and the prefix of the
+    parameters of the network's stacks in our class and in the stock class.
 
     The head must have a stock class (`why_not_stock_head`).
     """
@@ -104,10 +103,7 @@ def _configuration(own: Any, head: TaskHead, labels: Sequence[str]) -> Any:
 
 
 def _source(name: str, stock: Any, network: Any, state: Mapping[str, Any]) -> str | None:
-    """Return our name of a tensor of the stock model, or None if our model has no such tensor. The names
-    differ if the stock class names its stacks differently (Llama's for spans), or if our class has no prefix
-    (T5).
-    """
+    """Return our name of a tensor of the stock model, or None if our model has no such tensor."""
     within = name.removeprefix(f"{stock.base_model_prefix}.")
     candidates = (name, f"{network.base_model_prefix}.{within}", within)
     return next((each for each in candidates if each in state), None)

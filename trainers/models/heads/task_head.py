@@ -24,8 +24,6 @@ _FOUR = 4
 class ScalarMix(torch.nn.Module):
     """A learned weighted mean of the states h_j of the embeddings and of all layers: gamma * sum_j
     softmax(s)_j h_j, where gamma and s are learned (Peters et al., 2018, equation 1).
-
-    It is initialised as the plain mean.
     """
 
     def __init__(self, layers: int) -> None:
@@ -60,9 +58,8 @@ class TaskHead(torch.nn.Module):
         predict at every position, else [segments, outputs]. The predictions of `regress` and `choose` have no
         last dimension.
 
-        `at` int64 [segments] and `owner` int64 [rows, length] are those of `rows.batch.TaskTargets`. `layers`
-        are the states after the embeddings and after every block; they are needed unless `self.layers` is
-        `last`.
+        `at` and `owner` are those of `rows.batch.TaskTargets`. `layers` are the states after the embeddings
+        and after every block; they are needed unless `self.layers` is `last`.
         """
         representations = list(layers) if self.layers != "last" else [states]
         if self.layers == "last_four":
@@ -94,11 +91,8 @@ def build_head(
     """Return a new fp32 head. `outputs` is the number of its outputs: one per class or tag, 1 for regress and
     choose, or 2 for span, the scores of starts and ends.
 
-    If `pooling` is None, encoders are read at the first token and other families at the last. A recurrent
-    encoder defaults to the mean for a prediction per segment, and cannot be read at a single token.
-
-    If `dropout` is None, the rate is the model's or, in a head that has no dropout by default, 0. `seed`
-    determines the weights. Raises ConfigError if `pooling` or `layers` does not apply.
+    By default, encoders are read at the first token and other families at the last; a recurrent encoder is
+    read at the mean for a prediction per segment. Raises ConfigError if `pooling` or `layers` does not apply.
     """
     form = architecture.heads[kind]
     usual: Pooling = "first" if model.family == "encoder" else "last"
@@ -141,9 +135,8 @@ def _depth(model: Model) -> int:
 
 
 def _pooled(states: Any, at: Any, owner: Any, pooling: Pooling) -> Any:
-    """Pool `states` [positions, width] to [segments, width]. The maximum and the mean of a segment without
-    text are 0. With `last_max_mean` the result has 3 x width: the state that represents a segment, then the
-    maximum and the mean of the segment's states (Howard and Ruder, 2018, section 3.3).
+    """Pool `states` [positions, width] to [segments, width] or, with `last_max_mean`, to [segments, 3 x
+    width] (Howard and Ruder, 2018, section 3.3).
     """
     text = (owner >= 0).nonzero()[:, 0]
     rows, owners = states[text], owner[text]
@@ -163,10 +156,8 @@ def _pooled(states: Any, at: Any, owner: Any, pooling: Pooling) -> Any:
 @contextmanager
 def recorded_layers(blocks: Sequence[Any], convert: Callable[[Any], Any] | None = None) -> Iterator[list[Any]]:
     """Record, in the list that this context manager yields, the input of the first of `blocks` and the output
-    of every block, [rows, length, width], for one forward pass. A block that several layers share is recorded
-    each time it runs.
-
-    `convert` converts the states of blocks that use another shape.
+    of every block, [rows, length, width], for one forward pass. `convert` converts the states of blocks that
+    use another shape.
     """
     layers: list[Any] = []
 

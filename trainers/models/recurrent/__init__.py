@@ -1,3 +1,1 @@
-"""Recurrent architectures, in files named after them, their networks as `transformers` models, and the
-sequences that their layers read.
-"""
+"""Recurrent architectures, in files named after them, and their networks as `transformers` models."""

@@ -75,11 +75,10 @@ class AwdLstmLayer(torch.nn.Module):
 
     def forward(self, states: Any, sequences: Sequences, state: LayerState | None = None) -> Any:
         """Return the outputs of the layer [rows, length, outputs] for the inputs `states` [rows, length,
-        inputs]. Without `state`, every sequence in `sequences` begins with a state of zeros.
+        inputs].
 
-        With `state`, the rows are the next window of longer rows: a sequence that continues from the previous
-        window (`Sequences.continued`) begins with the state stored for its row, and the final state of every
-        row is stored in `state`.
+        With `state`, a sequence that continues from the previous window (`Sequences.continued`) begins with
+        the state stored for its row, and the final state of every row is stored in `state`.
         """
         packed = sequences.pack(states)
         weights = in_order([self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias])
@@ -98,8 +97,8 @@ class AwdLstmLayer(torch.nn.Module):
         return sequences.unpack(made, len(states))
 
     def _estimate(self, packed: Any) -> Any:
-        """Return placeholder states for a pass on `meta`. The memory that oneDNN keeps for the backward pass
-        is allocated here, so that the pass counts it.
+        """Return placeholder states for a pass on `meta`, and allocate the memory that oneDNN keeps for the
+        backward pass.
         """
         outputs = self.recurrent_weight.shape[1]
         workspace = packed.new_empty(len(packed), _WORKSPACE * max(packed.shape[1], outputs))
@@ -123,8 +122,7 @@ class AwdLstmStack(torch.nn.Module):
 
     def forward(self, ids: Any, positions: Any, carried: Carried | None = None) -> Any:
         """Return the states of the last layer [rows, length, width] for ids and positions, int64 [rows,
-        length]. With `carried`, ids and positions are those of the next window of the rows, and `carried` is
-        updated.
+        length]. Updates `carried`, if given.
         """
         sequences, states = Sequences.of(positions, None if carried is None else carried.positions), self.embed(ids)
         if self.training and self.embedding_rate:  # all occurrences of a word, as if its row of the table were zeros

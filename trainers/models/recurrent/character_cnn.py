@@ -1,6 +1,5 @@
 """Vectors of tokens from their characters: a convolution, highway layers and a projection, as in ELMo (Peters
-et al. 2018; Kim et al. 2016, Character-Aware Neural Language Models; Jozefowicz et al. 2016, Exploring the
-Limits of Language Modeling).
+et al. 2018; Kim et al. 2016; Jozefowicz et al. 2016).
 
     token       r   e   d               at most 48 bytes, or 50 with its marks
     characters  <w> r   e   d   </w>    16 numbers each, then padding
@@ -31,8 +30,8 @@ SHARES = (1, 1, 2, 4, 8, 16, 32)
 
 def character_table(spelled: Sequence[bytes], others: Mapping[int, Sequence[int]]) -> Any:
     """Return the characters of tokens, int16 [tokens, LENGTH]: WORD_BEGIN, the characters of the token,
-    WORD_END, then PADDING. The characters of a token are those in `others` if it has the token's id,
-    otherwise the bytes in `spelled`; at most LENGTH - 2 of them are kept.
+    WORD_END, then PADDING. `others`, keyed by id, replaces the bytes in `spelled`. At most LENGTH - 2
+    characters of a token are kept.
     """
     table = np.full((len(spelled), LENGTH), PADDING, dtype=np.int16)
     for number, text in enumerate(spelled):
@@ -55,9 +54,7 @@ class Highway(torch.nn.Module):
 
 
 class CharacterCnn(torch.nn.Module):
-    """The vectors of the tokens of a vocabulary, used instead of a table of embeddings. Until `spell` assigns
-    characters to the tokens, id i stands for the character with code point i.
-    """
+    """The vectors of the tokens of a vocabulary, used instead of a table of embeddings."""
 
     def __init__(self, vocabulary: int, width: int, filters: int, highways: int) -> None:
         super().__init__()
@@ -86,8 +83,8 @@ class CharacterCnn(torch.nn.Module):
         return states.view(*ids.shape, -1) if places is None else states[places]
 
     def spell(self, spelled: Sequence[bytes], specials: Mapping[str, int]) -> None:
-        """Assign characters to the tokens: the bytes `spelled` of each id, and for a special token the
-        characters of its name. `<cls>` and `<sep>` are SENTENCE_BEGIN and SENTENCE_END.
+        """Assign characters to the tokens: the bytes `spelled` of each id, and for most special tokens the
+        characters of their names.
         """
         if self.table.is_meta:
             return
@@ -97,9 +94,7 @@ class CharacterCnn(torch.nn.Module):
         self.table[: len(spelled)] = character_table(spelled, others)
 
     def initialise(self) -> None:
-        """Draw weights: characters from U(-1, 1), filters from U(-0.05, 0.05), and matrices from a normal
-        distribution with variance 1 / input width. Biases are 0, except those of gates, which are -2.
-        """
+        """Draw weights as the authors' code does (allenai/bilm-tf, bilm/training.py)."""
         torch.nn.init.uniform_(self.embed.weight, -1, 1)
         for each in self.filters:
             torch.nn.init.uniform_(each.weight, -0.05, 0.05)

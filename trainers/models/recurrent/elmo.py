@@ -1,11 +1,9 @@
 """ELMo (Peters et al. 2018, arXiv 1802.05365): a forward and a backward LSTM language model that share
-embeddings and output layer. A task head can mix their layers.
+embeddings and output layer. With `character_filters`, a convolution computes the embeddings from the
+characters of tokens.
 
-The tokens are those of the shards. They have a table of embeddings or, with `character_filters`, a
-convolution reads their characters, as the published models read words. In both directions, every document of
-a row begins with a state of zeros, even if it continues from an earlier row: state is not carried from row to
-row. Rows have no windows (`data.bptt`), because the backward model would have to read them in the opposite
-order.
+In both directions, every document of a row begins with a state of zeros, even if it continues from an earlier
+row. Rows have no windows (`data.bptt`).
 
 Left out: clipping of cells and projections, which torch's LSTM does not offer.
 """

@@ -16,10 +16,10 @@ from trainers.models.recurrent.projected_lstm import ProjectedLstm
 
 
 class ElmoConfig(PreTrainedConfig):
-    """The configuration of an ELMo: sizes and the dropout rate. `hidden_size` is the width of the states of
-    both directions together, twice the width of the embeddings; `cell_size` is the number of cells per
-    direction. If `character_filters` is given, a convolution with that many filters, followed by
-    `highway_layers` highway layers, reads the characters of tokens, and the output layer is not tied.
+    """The configuration of an ELMo. `hidden_size` is the width of the states of both directions together,
+    twice the width of the embeddings; `cell_size` is the number of cells per direction. If
+    `character_filters` is given, a convolution reads the characters of tokens, and the output layer is not
+    tied.
     """
 
     model_type = "elmo"
@@ -47,8 +47,8 @@ class BidirectionalOutput(ModelOutput):
 
 
 class ElmoLayer(torch.nn.Module):
-    """One layer of the forward language model and one of the backward model, which do not read each other's
-    states. With `adds`, the input of each model's layer is added to its output.
+    """One layer of the forward language model and one of the backward model. With `adds`, the input of each
+    is added to its output.
     """
 
     def __init__(self, width: int, cells: int, rate: float, adds: bool) -> None:
@@ -86,8 +86,7 @@ class ElmoStack(torch.nn.Module):
 
     def forward(self, ids: Any, starts: Any) -> Any:
         """Return the states of the last layer [rows, length, 2 x width] for ids, int64 [rows, length].
-        `starts`, bool [rows, length - 1], says which tokens after the first of a row begin a document; the
-        first always does.
+        `starts`, bool [rows, length - 1], says which tokens after the first of a row begin a document.
         """
         sequences, embedded = Sequences.beginning(starts), self.embed(ids)
         states = torch.cat([embedded, embedded], dim=2)
@@ -97,9 +96,7 @@ class ElmoStack(torch.nn.Module):
 
 
 class Elmo(PreTrainedModel):
-    """A forward and a backward language model with one output layer for both. Its matrix is tied to the table
-    of embeddings, if there is one.
-    """
+    """A forward and a backward language model with one output layer for both."""
 
     config_class = ElmoConfig
     base_model_prefix = "elmo"

@@ -1,10 +1,8 @@
 """Skip-thoughts (Kiros et al. 2015, arXiv 1506.06726): a GRU that reads a sentence, and two GRUs that predict
 the next and the previous sentence from its last state.
 
-Two details differ from the paper. The reset gate acts on the product of the recurrent matrix U and the old
-state h, and on its bias, as in torch and cuDNN, while in the paper it acts on h before the multiplication by
-U (equation 3). The update gate is the share of the old state, while in the paper it is the share of the new
-state (equation 4); this does not change which functions the GRU can compute.
+As in torch and cuDNN, the reset gate acts on the product of the recurrent matrix U and the old state h, and
+on its bias, while in the paper it acts on h before the multiplication by U (equation 3).
 """
 
 from typing import Any

@@ -20,9 +20,8 @@ _KEPT = 7
 
 
 class GruConfig(PreTrainedConfig):
-    """The configuration of the network of skip-thoughts. `hidden_size` is the width of all states,
-    `embedding_size` the width of the embeddings, and `num_hidden_layers` the depth of the encoder. A decoder
-    has one layer.
+    """The configuration of the network of skip-thoughts. `num_hidden_layers` is the depth of the encoder; a
+    decoder has one layer.
     """
 
     model_type = "gru"
@@ -57,9 +56,7 @@ class GruLayer(torch.nn.Module):
         self.recurrent_bias = torch.nn.Parameter(torch.empty(3 * outputs))
 
     def forward(self, states: Any, sequences: Sequences) -> Any:
-        """Return the states [rows, length, outputs] for the inputs `states` [rows, length, inputs]. Each
-        sequence begins with a state of zeros.
-        """
+        """Return the states [rows, length, outputs] for the inputs `states` [rows, length, inputs]."""
         packed = sequences.pack(states)
         weights = in_order([self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias])
         if packed.is_meta:
@@ -70,8 +67,8 @@ class GruLayer(torch.nn.Module):
         return sequences.unpack(made, len(states))
 
     def _estimate(self, packed: Any) -> Any:
-        """Return placeholder states for a pass on `meta`. The memory that torch's GRU keeps for the backward
-        pass is allocated here, so that the pass counts it.
+        """Return placeholder states for a pass on `meta`, and allocate the memory that torch's GRU keeps for
+        the backward pass.
         """
         outputs = self.recurrent_weight.shape[1]
         kept = packed.new_empty(len(packed), _KEPT * outputs)
@@ -143,10 +140,9 @@ class SentenceGru(PreTrainedModel):
         """Return the states [rows, length, width] of the decoder that writes next sentences, and of the
         decoder that writes previous sentences.
 
-        `ids` and `positions`, int64 [rows, length], are those of the sentences that the decoders write.
-        `vectors` are the vectors of the sentences before and after the sentence at each position, each [rows,
-        length, width]. The first decoder reads the vector of the sentence before, the second that of the
-        sentence after (equations 5 to 7).
+        `ids` and `positions`, int64 [rows, length], are those of the sentences to write. `vectors` are the
+        vectors of the sentences before and after the sentence at each position, each [rows, length, width],
+        for the first and the second decoder (equations 5 to 7).
         """
         sequences, embedded = Sequences.of(positions), self.encoder.embed(ids)
         decoders = (self.next_decoder, self.previous_decoder)

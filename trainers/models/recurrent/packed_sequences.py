@@ -18,9 +18,8 @@ class Sequences:
 
     `order`, int64 [tokens], are the places of tokens in the flattened rows: first the first token of every
     sequence, then all second tokens and so on. `owner`, int64 [tokens], is the sequence of each token in this
-    order. `batch_sizes`, int64 [longest], on the CPU, is the number of sequences that have a first token, a
-    second token and so on. `continued`, bool [rows], marks the rows whose first sequence continues from the
-    previous window; None without a previous window.
+    order. `batch_sizes`, int64 [longest], is on the CPU. `continued`, bool [rows], marks the rows whose first
+    sequence continues from the previous window.
     """
 
     order: Any
@@ -32,7 +31,7 @@ class Sequences:
     def of(cls, positions: Any, before: Any = None) -> "Sequences":
         """Return the sequences of rows, given `positions` [rows, length]. A sequence begins at the start of
         every row, and wherever a position is not one higher than the position before it. `before`, int64
-        [rows], are the positions in the column before the first one, if there is such a column.
+        [rows], are the positions in the last column of the previous window.
         """
         found = cls.beginning(positions[:, 1:] != positions[:, :-1] + 1)
         return found if before is None else replace(found, continued=positions[:, 0] == before + 1)
@@ -40,8 +39,7 @@ class Sequences:
     @classmethod
     def beginning(cls, starts: Any) -> "Sequences":
         """Return the sequences of rows. A sequence begins at the start of every row, and at every later token
-        that `starts`, bool [rows, length - 1], marks. On the `meta` device, where tensors have no values,
-        every row is one sequence.
+        that `starts`, bool [rows, length - 1], marks. On the `meta` device, every row is one sequence.
         """
         rows, length = starts.shape[0], starts.shape[1] + 1
         if starts.is_meta:
@@ -79,9 +77,9 @@ class Sequences:
         return torch.empty_like(packed).index_copy(0, self.order, packed).view(rows, -1, packed.shape[1])
 
     def initial(self, states: Any) -> Any:
-        """Return the initial state of every sequence, [1, sequences, units]. A sequence that continues from
-        the previous window begins with the state of its row, from `states` [rows, units]; all others begin
-        with zeros. Requires `continued`.
+        """Return the initial state of every sequence, [1, sequences, units]: if it continues from the
+        previous window, the state of its row in `states` [rows, units], otherwise zeros. Requires
+        `continued`.
         """
         first = self.order[: self.count]
         length = len(self.order) // len(states)
@@ -90,9 +88,8 @@ class Sequences:
         return torch.where(continues[:, None], states[row], 0)[None]
 
     def keep(self, state: LayerState, rows: int, hidden: Any, cell: Any) -> None:
-        """Store in `state`, without gradients, the final state of a layer in each of the `rows` rows: that of
-        the row's last sequence. `hidden` and `cell`, [1, sequences, units], are the final states of all
-        sequences.
+        """Store in `state`, without gradients, the final state of a layer in each of the `rows` rows.
+        `hidden` and `cell`, [1, sequences, units], are the final states of all sequences.
         """
         last = torch.empty_like(self.owner).index_copy(0, self.order, self.owner).view(rows, -1)[:, -1]
         state.hidden, state.cell = hidden[0, last].detach(), cell[0, last].detach()
@@ -113,8 +110,7 @@ class _Together(torch.autograd.Function):
 def in_order(weights: Sequence[Any]) -> list[Any]:
     """Return the weights of a layer, with gradients that arrive in the order of the list on every worker.
 
-    On a CPU, torch computes packed sequences step by step, so the order would depend on the lengths of the
-    sequences. ZeRO 2 sums gradients over the workers in the order in which they arrive, so it would add
-    gradients of different weights to one another.
+    On a CPU, the order would otherwise depend on the lengths of the sequences. ZeRO 2 sums gradients over the
+    workers in the order in which they arrive, so it would add gradients of different weights to one another.
     """
     return list(weights) if weights[0].device.type != "cpu" else list(_Together.apply(*weights))

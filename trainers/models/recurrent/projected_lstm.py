@@ -45,16 +45,15 @@ class ProjectedLstm(torch.nn.Module):
             return torch.lstm(packed, sequences.batch_sizes, begin, matrices, True, 1, 0.0, self.training, False)[0]
 
     def _estimate(self, packed: Any, cells: int) -> Any:
-        """Return placeholder states for a pass on `meta`. The memory that the layer keeps for the backward
-        pass is allocated here, so that the pass counts it.
+        """Return placeholder states for a pass on `meta`, and allocate the memory that the layer keeps for
+        the backward pass.
         """
         kept = packed.new_empty(len(packed), (_KEPT if _computes_in_fp32(packed) else _KEPT_BY_TORCH) * cells)
         return packed @ self.projection @ self.projection.T + (kept * packed.mean()).mean()
 
     def initialise(self) -> None:
         """Draw weights as the authors' code does (allenai/bilm-tf, bilm/training.py): from Glorot and
-        Bengio's uniform distribution, with the input and recurrent weights of all gates as one matrix. The
-        biases of the forget gates are 1, all others 0.
+        Bengio's uniform distribution, with the input and recurrent weights of all gates as one matrix.
         """
         width, cells = self.projection.shape
         for weight in (self.input_weight, self.recurrent_weight):
@@ -71,9 +70,8 @@ def _computes_in_fp32(states: Any) -> bool:
 
 
 class _LstmOnCpu(torch.autograd.Function):
-    """The computation of `torch.lstm` from a state of zeros, with faster gradients. torch computes the
-    gradients of weights step by step, and for packed inputs its time grows with the square of the longest
-    sequence. Here the gradient of a weight is one product over all tokens.
+    """The computation of `torch.lstm` from a state of zeros, with faster gradients: for packed inputs,
+    torch's time grows with the square of the longest sequence.
     """
 
     @staticmethod
@@ -86,9 +84,7 @@ class _LstmOnCpu(torch.autograd.Function):
         bias: Any,
         projection: Any,
     ) -> Any:
-        """Return the states [tokens, width] for the inputs `packed` [tokens, inputs], in the order of a
-        PackedSequence with `batch_sizes`.
-        """
+        """Return the states [tokens, width] for the inputs `packed` [tokens, inputs]."""
         width, cells = projection.shape
         gates = torch.addmm(bias, packed, input_weight.T)
         memory, outputs = gates.new_empty(len(gates), cells), gates.new_empty(len(gates), cells)

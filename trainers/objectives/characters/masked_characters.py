@@ -147,16 +147,11 @@ def divide_words(
     """Set `words`, int64 [rows, length] and filled with -1, to the first column of each token's word. Special
     tokens, padding and white space keep -1.
 
-    A word begins with each of these tokens:
-
-    - the first token of a document;
-    - the first token after a special token or after white space;
-    - a token that begins with white space;
-    - a token that would make the word before it longer than `longest` characters.
+    A word begins at the start of a document, at or after white space, after a special token, and at a token
+    that would make the word before it longer than `longest` characters.
 
     `content`, uint8, is the bytes of the vocabulary, and `offsets`, int64 [tokens + 1], says where each token
-    begins. `counts`, int64 [rows, length], is the number of characters of each token. `special`, bool
-    [vocabulary], marks the special tokens.
+    begins. `counts`, int64 [rows, length], is the number of characters of each token.
     """
     for row in range(len(inputs)):
         first, size = -1, 0
@@ -200,9 +195,7 @@ def read_characters(
     code points (`codes`) and their documents (`owners`), all int64 [rows, targets]. Entries after the last
     character of a row are left as they are.
 
-    The bytes of a character may be spread over several tokens. A character that is cut off by a special
-    token, by the end of its document or row, or by another character counts as U+FFFD. `content`, `offsets`
-    and `special` are those of `divide_words`.
+    The bytes of a character may be spread over several tokens. A character that is cut off counts as U+FFFD.
     """
     length = inputs.shape[1]
     for row in range(len(inputs)):

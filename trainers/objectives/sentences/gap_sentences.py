@@ -1,6 +1,5 @@
-"""Gap sentences (PEGASUS: Zhang et al., "PEGASUS: Pre-training with Extracted Gap-sentences for Abstractive
-Summarization", 2020, section 3.1): sentences of a document are replaced with masks, and the decoder writes
-them.
+"""Gap sentences (PEGASUS: Zhang et al., 2020, section 3.1): sentences of a document are replaced with masks,
+and the decoder writes them.
 
     document   Pegasus is mythical .  It is pure white .  It names the model .
     input      Pegasus is mythical .  <mask>  It names the model .  <eos>
@@ -68,9 +67,7 @@ class GapSentences(PairObjective):
             raise ValueError(f"rate: got {self.rate}, allowed above 0 and below 1")
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the maximum number of positions that a document of `tokens` tokens takes: its tokens and
-        `<eos>`. An input is as long as its document if every removed sentence is a single token.
-        """
+        """Return the maximum number of positions that a document takes: its tokens and `<eos>`."""
         return tokens + 1
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
@@ -100,9 +97,8 @@ def sentence_bounds(text: Ragged, starts: np.ndarray) -> tuple[np.ndarray, np.nd
     """Find the sentences of documents. `starts`, bool [tokens], marks the first tokens of sentences; a
     sentence also begins at the start of every document.
 
-    Returns `bounds`, int64 [sentences + 1], and `held`, int64 [documents + 1]: sentence s has the tokens from
-    `bounds[s]` up to, but not including, `bounds[s + 1]`, and document d likewise the sentences from
-    `held[d]` up to `held[d + 1]`.
+    Returns `bounds`, int64 [sentences + 1], and `held`, int64 [documents + 1]: sentence s has the tokens
+    `bounds[s]:bounds[s + 1]`, and document d the sentences `held[d]:held[d + 1]`.
     """
     begins = starts.copy()
     begins[text.offsets[:-1][text.sizes > 0]] = True
@@ -142,8 +138,7 @@ def choose_gaps(scores: np.ndarray, held: np.ndarray, rate: float) -> np.ndarray
     """Choose the sentences to remove from each document, bool [sentences].
 
     Of a document's n sentences, the max(floor(`rate` n), 1) with the highest `scores`, float64 [sentences],
-    are chosen. Of sentences with equal scores, the earlier one is chosen. A document of one sentence keeps
-    it. `held` is from `sentence_bounds`.
+    are chosen, but never all. `held` is from `sentence_bounds`.
     """
     chosen = np.zeros(len(scores), dtype=np.bool_)
     for document in range(len(held) - 1):

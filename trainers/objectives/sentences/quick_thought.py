@@ -4,9 +4,6 @@
     stream   ...  the quick fox .  it ran away .  nobody saw it .  ...
     row      <cls> the quick fox . <sep>  <cls> it ran away . <sep>  <cls> nobody saw it . <sep>
     segment  0                            1                          2
-
-For each sentence, the model has to find the sentences before and after it among all other sentences of its
-row.
 """
 
 from dataclasses import dataclass

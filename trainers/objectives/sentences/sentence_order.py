@@ -49,11 +49,9 @@ def swap_parts(
     swapped_segments: np.ndarray,
     token_types: np.ndarray,
 ) -> None:
-    """Copy the given `rows` of `inputs` [rows, length] to `swapped`, with `<cls> A <sep> B <sep>` turned into
-    `<cls> B <sep> A <sep>`, and write their segments and token types to the last two arrays.
-
-    A is segment 0, B is segment 1; each part keeps its segment number. The caller passes copies of the
-    batch's arrays as the last three arguments.
+    """In the given `rows`, turn `<cls> A <sep> B <sep>` into `<cls> B <sep> A <sep>`. The last three
+    arguments must be copies of the batch's arrays and receive the result. Each part keeps its segment number;
+    token types follow the new order.
     """
     for row in rows:
         end = first = 0

@@ -4,8 +4,7 @@
     row      <cls> the fox . <sep>  <cls> the fox . <sep>  <cls> it ran away . <sep>  <cls> it ran away . <sep>
     segment  0                      1                      2                          3
 
-The two copies of a sentence differ only in the units that dropout removes. For each first copy, the model has
-to find the second copy of the same sentence among all second copies in the row.
+The two copies of a sentence differ only in the units that dropout removes.
 """
 
 from dataclasses import dataclass

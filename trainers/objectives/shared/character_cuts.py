@@ -34,10 +34,9 @@ _MEMO = 1 << 17  # distinct texts in the cache; English words at a cut are fewer
 class TokenTexts:
     """Texts of a vocabulary's tokens, used to cut documents between characters and to encode the pieces.
 
-    Texts are known for vocabularies of bytes or characters, byte-level BPE, Unigram, and other BPE without a
-    continuing-subword prefix or end-of-word suffix. The tokens of WordPiece, WordLevel and BPE with such a
-    prefix or suffix do not say exactly where spaces were, so each of them counts as one character. So do the
-    special tokens and the unknown token of every vocabulary.
+    The tokens of WordPiece, WordLevel and BPE with a continuing-subword prefix or end-of-word suffix do not
+    say exactly where spaces were, so each of them counts as one character. So do the special tokens and the
+    unknown token of every vocabulary.
     """
 
     def __init__(self, definition: Definition) -> None:
@@ -66,8 +65,7 @@ class TokenTexts:
         Returns the documents, with the words at a cut encoded again, and the number of tokens before each
         cut, int64 [documents, 2]. A document grows by at most GROWTH tokens, and all documents of row r
         together by at most `free[r]`. If the cuts of a document need more tokens than that, or if a part
-        cannot be encoded exactly (because it would begin or end with an incomplete character, for example),
-        the cuts move back to positions between tokens.
+        cannot be encoded exactly, the cuts move back to positions between tokens.
         """
         first, end = content.offsets[:-1, None], content.offsets[1:, None]
         before = np.concatenate([[0], np.cumsum(self._characters[content.tokens])])
@@ -146,9 +144,6 @@ class TokenTexts:
         return (places, growth, edits) if growth <= GROWTH else None
 
     def _move_to_tokens(self, tokens: np.ndarray, first: int, end: int, cuts: np.ndarray) -> np.ndarray:
-        """Return the `cuts` of a document, each moved back to the nearest position that is both between
-        tokens and between characters.
-        """
         places = cuts.copy()
         for number, cut in enumerate(cuts.tolist()):
             while first < cut < end and not self._starts_character[tokens[cut]]:
@@ -210,8 +205,8 @@ def _starts_word(text: bytes) -> bool:
 
 
 def _apply_edits(content: Ragged, edits: list[_Edit], growth: np.ndarray) -> Ragged:
-    """Apply `edits`, which must be sorted by position, to the documents `content`, and return the result.
-    `growth[i]` is the number of tokens that the edits add to document i.
+    """Apply `edits`, which must be sorted by position. `growth[i]` is the number of tokens that they add to
+    document i.
     """
     if not edits:
         return content
@@ -249,8 +244,7 @@ def _windows(
     windows: np.ndarray,
 ) -> None:
     """Write to `windows`, for each chosen cut, the range of tokens to encode again: whole words, or as many
-    whole characters as lie within WINDOW tokens. If the range does not contain the token at the cut, there is
-    no whole character to encode.
+    whole characters as lie within WINDOW tokens.
 
     `begins`, `leads` and `known`, bool [vocabulary], say which tokens begin a word, begin a character, and
     have a known text.

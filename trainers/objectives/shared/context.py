@@ -11,15 +11,14 @@ from trainers.objectives.shared.spellings import SpelledTokens
 
 @dataclass(frozen=True)
 class Context:
-    """The data that an objective needs in addition to the batch: the run's `seed`, the tokenizer's `specials`
-    (token to id) and `vocab_size`, the model's `family` and the configured `sequence_length`. `decoder_start`
-    is the special token that the decoder of an encoder-decoder reads first, None for other families.
+    """The data that an objective needs in addition to the batch. `specials` maps special tokens to their ids.
+    `decoder_start` is the special token that the decoder of an encoder-decoder reads first, None for other
+    families.
 
-    The other fields are None unless an objective needs them. `word_marks`, uint8 [vocab_size], says which
-    tokens begin and end words (`shared.whole_words`). `texts` are the texts of tokens
-    (`shared.character_cuts`). `character_counts`, int64 [vocab_size], is the number of characters that begin
-    in each token, and `spelled` the bytes of the tokens (`shared.spellings`). `character_buckets` is the
-    number of classes of characters.
+    The other fields that may be None are set only if an objective needs them. `word_marks`, uint8
+    [vocab_size], says which tokens begin and end words (`shared.whole_words`). `character_counts`, int64
+    [vocab_size], is the number of characters that begin in each token. `character_buckets` is the number of
+    classes of characters.
     """
 
     seed: int
@@ -36,9 +35,7 @@ class Context:
 
     @property
     def target_classes(self) -> int:
-        """The number of classes that targets have: the number of character buckets if the model has them,
-        otherwise the size of the vocabulary.
-        """
+        """The number of classes that targets have."""
         return self.character_buckets or self.vocab_size
 
     def special(self, name: str) -> int:

@@ -22,9 +22,7 @@ from trainers.rows.random import uniforms
 
 @dataclass(frozen=True)
 class Masking(TrainingObjective):
-    """The base of the masked objectives, with the fields and the masking that they share.
-    `trainers.objectives.masked.Masked` documents the fields.
-    """
+    """The base of the masked objectives. `trainers.objectives.masked.Masked` documents the fields."""
 
     rate: float = 0.15
     mask_share: float = 0.8
@@ -74,8 +72,8 @@ class Masking(TrainingObjective):
         return self.replaced(batch, context, self.choose(batch, context))
 
     def replaced(self, batch: Batch, context: Context, group: np.ndarray) -> Batch:
-        """Return the batch with the chosen tokens replaced, and with the original tokens as targets there and
-        no targets elsewhere. `group` is the result of `choose`.
+        """Return the batch with the chosen tokens replaced, and with the original tokens as targets. `group`
+        is the result of `choose`.
         """
         _, ordinary = _ids(tuple(context.specials.values()), context.vocab_size)
         masked, targets = np.empty_like(batch.inputs), np.empty_like(batch.inputs)

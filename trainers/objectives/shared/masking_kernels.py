@@ -74,15 +74,14 @@ def choose_words(
     lengths: np.ndarray,
     group: np.ndarray,
 ) -> None:
-    """Choose spans of n whole words, starting at random words, until about a share `rate` of each document's
-    tokens is chosen.
+    """Choose spans of up to n whole words, starting at random words, until about a share `rate` of each
+    document's tokens is chosen.
 
     n is 1 plus the number of entries of `longer` (ascending) that are at most the uniform number in `lengths`
     [rows, length]. If `longer` is empty, n is 1 and each token of a word is replaced independently. Otherwise
-    all tokens of a span are replaced in the same way (SpanBERT). A span ends early at the end of its
-    document, at a special token, at a word already chosen, and where the share is reached. `marks`
-    [vocabulary] come from `shared.whole_words`. `rounding` and `last` [rows, documents], `draws` and
-    `lengths` [rows, length] are uniform numbers.
+    all tokens of a span are replaced in the same way (SpanBERT). `marks` [vocabulary] come from
+    `shared.whole_words`. `rounding` and `last` [rows, documents], `draws` and `lengths` [rows, length] are
+    uniform numbers.
     """
     length = inputs.shape[1]
     begins, ends, order = np.empty(length, np.int64), np.empty(length, np.int64), np.empty(length, np.int64)
@@ -128,9 +127,8 @@ def _find_words(
     begins: np.ndarray,
     ends: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Find the words of the document that begins at column `start` of a row, and write their bounds to
-    `begins` and `ends`: word w covers the columns from `begins[w]` up to, but not including, `ends[w]`.
-    Returns (end of the document, number of words, number of tokens in them).
+    """Find the words of the document that begins at column `start` of a row: word w has the columns
+    `begins[w]:ends[w]`. Returns (end of the document, number of words, number of tokens in them).
     """
     end, words, eligible, goes_on = start, 0, 0, False
     while end < len(tokens) and segments[end] == segments[start]:

@@ -33,8 +33,8 @@ _MULTIPLE = 8
 
 @dataclass(frozen=True)
 class Pairs:
-    """The input and the target of each document, and the row and segment of each document in the batch, int64
-    [documents]. A document with an empty target adds nothing to the loss.
+    """The input and the target of each document, and its row and segment in the batch, int64 [documents]. A
+    document with an empty target adds nothing to the loss.
     """
 
     inputs: Ragged
@@ -45,11 +45,10 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Documents:
-    """The text of a batch's documents, without marks. `rows` and `segments` [documents] locate each document
-    in the batch, and `text`, bool [rows, length], marks the positions of the documents' tokens. `following`
-    [documents] is the target that the packer wrote at the last position of each document: `<eos>` at the end
-    of the document, the next token if the row cuts the document off, or -100 if the packer writes no targets.
-    `samples` [rows] are the global indices of the samples.
+    """The text of a batch's documents, without marks. `text`, bool [rows, length], marks the positions of the
+    documents' tokens. `following` [documents] is the target that the packer wrote at the last position of
+    each document: `<eos>` at the end of the document, the next token if the row cuts the document off, or
+    -100 if the packer writes no targets. `samples` [rows] are the global indices of the samples.
     """
 
     content: Ragged
@@ -60,9 +59,8 @@ class Documents:
     samples: np.ndarray
 
     def per_token(self, context: Context, stream: str, count: int = 1) -> np.ndarray:
-        """Draw `count` uniform numbers per token. Return them in a one-dimensional float64 array of `tokens *
-        count` numbers, in which the numbers of one token are adjacent. `stream` names the random stream
-        (`rows.random.uniforms`).
+        """Draw `count` uniform numbers per token, float64 [tokens * count]. The numbers of one token are
+        adjacent.
         """
         rows, length = self.text.shape
         drawn = uniforms(context.seed, self.samples, length * count, stream)
@@ -70,9 +68,7 @@ class Documents:
         return chosen
 
     def per_document(self, context: Context, stream: str, count: int = 1) -> np.ndarray:
-        """Draw `count` uniform numbers per document, float64 [documents, count]. `stream` names the random
-        stream (`rows.random.uniforms`).
-        """
+        """Draw `count` uniform numbers per document, float64 [documents, count]."""
         most = int(self.segments.max(initial=0)) + 1
         drawn = uniforms(context.seed, self.samples, most * count, stream)
         chosen: np.ndarray = drawn.reshape(-1, most, count)[self.rows, self.segments]
@@ -153,8 +149,8 @@ class PairObjective(TrainingObjective):
         """
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of stream tokens that fit in a row. Raises ConfigError if the objective's
-        settings do not suit the family, or if the number is below two or above what the objective allows.
+        """Return the number of stream tokens that fit in a row. Raises ConfigError if this number or the
+        family does not suit the objective.
         """
         self.check_family(family)
         length = self.room(sequence_length, family).length
@@ -207,9 +203,9 @@ def decoder_rows(
     pairs: Pairs, batch: Batch, context: Context, mode: int | None, bidirectional: bool, loss_on_prefix: bool
 ) -> Batch:
     """Return the batch with `<bos> input target` in rows of a decoder; the token `mode`, if given, follows
-    `<bos>`. The last token of this text is not an input. With `bidirectional` the batch marks the positions
-    up to the end of each input as a prefix. With `loss_on_prefix` the tokens of an input, and `mode`, are
-    targets too, unless the target of the pair is empty.
+    `<bos>`. With `bidirectional` the batch marks the positions up to the end of each input as a prefix. With
+    `loss_on_prefix` the tokens of an input, and `mode`, are targets too, unless the target of the pair is
+    empty.
     """
     count, lead = len(batch.inputs), _tokens(context.special("<bos>"), mode)
     sizes = len(lead) + pairs.inputs.sizes + pairs.targets.sizes - 1

@@ -26,8 +26,7 @@ def replace_text(text: list[int], generated: list[int], specials: Mapping[str, i
 
 def fill_sentinels(text: list[int], generated: list[int], specials: Mapping[str, int]) -> list[int]:
     """Return the prompt with each sentinel replaced with the tokens that follow it in the model's answer.
-    Tokens before the answer's first sentinel replace the prompt's first sentinel. If the prompt has no
-    sentinels, return the answer instead.
+    Tokens before the answer's first sentinel replace the prompt's first sentinel.
     """
     sentinels = {specials[name] for name in SENTINELS if name in specials}
     first = next((token for token in text if token in sentinels), None)
@@ -48,12 +47,10 @@ class PromptFormat:
     """How a prompt is written for a model trained with an objective.
 
     `names` are the special tokens that a prompt may contain by name, such as `<mask>`; `gap` is appended to a
-    prompt that contains none of them. `plain_text` says that the objective trains on inputs without gaps; in
-    a mixture, a prompt without gaps is read as an input of such an objective. With `closed` the input ends
-    with `<eos>` for a decoder too, because the answer is a separate target and not a continuation of the
-    input. `generated` are the special tokens that an answer may contain in addition to `<eos>`; `answer`
-    turns the answer into the text shown. With `gaps_alone` the model writes only what belongs at the masks of
-    a prompt, without the text around them.
+    prompt that contains none of them. `plain_text` says that the objective trains on inputs without gaps.
+    With `closed` the input ends with `<eos>` for a decoder too. `generated` are the special tokens that an
+    answer may contain in addition to `<eos>`; `answer` turns the answer into the text shown. With
+    `gaps_alone` the model writes only what belongs at the masks of a prompt.
     """
 
     names: tuple[str, ...] = ()

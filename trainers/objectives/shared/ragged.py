@@ -28,8 +28,7 @@ class Ragged:
 
     def with_marks(self, before: int | None, after: int | None, chosen: np.ndarray | None = None) -> "Ragged":
         """Return the lists with the token `before` put in front of each and the token `after` behind it; None
-        adds no token. Where `chosen`, bool [lists], is false, the list becomes empty instead. By default, all
-        lists are chosen.
+        adds no token. Where `chosen`, bool [lists], is false, the list becomes empty instead.
         """
         taken = np.ones(len(self.sizes), dtype=bool) if chosen is None else chosen
         marks = (before is not None) + (after is not None)

@@ -16,14 +16,14 @@ def choose_spans(
     rate: float | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Choose spans at random in each unit, which is a document or a sentence: max(round(`rate` n), 1) of its
-    n spans, or one span if `rate` is None. All spans of a unit are equally likely.
+    n spans, or one span if `rate` is None.
 
     `spans`, int64 [tokens, 2], are the `Batch.spans` of the tokens; only spans of the given `types` count.
     `documents` and `units`, bool [tokens], mark the first tokens of documents and of units. A span belongs to
     the unit of its first token. `draws`, float64 [tokens], are uniform numbers.
 
     Returns whether each token is chosen, bool [tokens], and the index of the first token of its span, int64
-    [tokens]; the index is 0 for tokens outside spans of these types.
+    [tokens].
     """
     number, kind = spans.T
     inside = np.isin(kind, [SPAN_TYPES.index(one) for one in types])

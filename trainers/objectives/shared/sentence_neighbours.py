@@ -8,7 +8,7 @@ from trainers.rows.batch import Batch
 def sentence_neighbours(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     """Return two arrays, bool [rows, length]: whether the sentence at each position has a previous sentence
     of the same document in its row, and whether it has a next one. `batch` is the result of `sentence_rows`
-    with `copies` 1; at padding both arrays are false.
+    with `copies` 1.
     """
     assert batch.documents is not None
     segments, documents = batch.segments, batch.documents

@@ -20,7 +20,7 @@ _MARKS = 2
 def stream_of_sentences(sequence_length: int, min_tokens: int, copies: int, least: int, what: str) -> int:
     """Return the number of stream tokens that fit in a row if every sentence has `min_tokens` tokens and
     appears `copies` times, each time with its marks. Raises ConfigError if fewer than `least` such sentences
-    fit; the message calls them `what`.
+    fit.
     """
     needed = least * copies * (min_tokens + _MARKS)
     if sequence_length < needed:
@@ -33,12 +33,10 @@ def stream_of_sentences(sequence_length: int, min_tokens: int, copies: int, leas
 
 def sentence_rows(batch: Batch, context: Context, min_tokens: int, copies: int = 1) -> Batch:
     """Return rows of sentences. Each sentence appears `copies` times in succession, and each copy is a
-    segment between `<cls>` and `<sep>`. Sentences of fewer than `min_tokens` tokens are left out. Rows are as
-    long as the fullest row, rounded up to a multiple of 8.
+    segment between `<cls>` and `<sep>`. Sentences of fewer than `min_tokens` tokens are left out.
 
-    The `<cls>` and `<sep>` in `batch` are not counted as tokens of sentences. If the batch has no
-    `sentence_starts`, each document counts as one sentence. In the result, positions restart in every
-    segment, `documents` are the segments of `batch`, and no token is a target.
+    If the batch has no `sentence_starts`, each document counts as one sentence. In the result, positions
+    restart in every segment, `documents` are the segments of `batch`, and no token is a target.
     """
     cls, sep = context.special(CLS), context.special(SEP)
     texts, rows, documents = _texts(batch, (cls, sep), min_tokens)

@@ -8,9 +8,7 @@ from trainers.objectives.shared.ragged import Ragged
 
 
 def sentinel_ids(context: Context) -> np.ndarray:
-    """Return the ids of `<extra_id_0>`, `<extra_id_1>` and so on, int64. Raises ConfigError if the tokenizer
-    has no `<extra_id_0>`.
-    """
+    """Return the ids of `<extra_id_0>`, `<extra_id_1>` and so on, int64."""
     found = [context.special("<extra_id_0>")]
     while f"<extra_id_{len(found)}>" in context.specials:
         found.append(context.specials[f"<extra_id_{len(found)}>"])
@@ -21,9 +19,9 @@ def replace_with_sentinels(
     content: Ragged, noise: np.ndarray, sentinels: np.ndarray, closing: bool = False
 ) -> tuple[Ragged, Ragged]:
     """Return (inputs, targets). In the inputs, each run of `noise` tokens, bool [tokens], is replaced with
-    one of the `sentinels`, int64, a different one for each run of a document. The targets are the sentinels,
-    each followed by its run. Runs beyond the number of sentinels stay in the inputs. With `closing`, a target
-    that is not empty ends with one more sentinel, if any is left.
+    one of the `sentinels`, a different one for each run of a document. The targets are the sentinels, each
+    followed by its run. Runs beyond the number of sentinels stay in the inputs. With `closing`, a target that
+    is not empty ends with one more sentinel, if any is left.
     """
     inputs = np.empty(len(noise), dtype=np.int64)
     targets = np.empty(2 * len(noise) + len(content.sizes), dtype=np.int64)

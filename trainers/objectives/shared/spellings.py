@@ -43,7 +43,7 @@ def spellings(definition: Definition) -> list[bytes]:
 @dataclass(frozen=True)
 class SpelledTokens:
     """The bytes of all tokens, one after another: `content`, uint8 [bytes], and `offsets`, int64 [tokens +
-    1], which say where each token begins and ends.
+    1].
     """
 
     content: np.ndarray

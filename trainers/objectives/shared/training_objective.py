@@ -12,8 +12,8 @@ from trainers.rows.batch import Batch, Frame, Room
 
 @dataclass(frozen=True)
 class Contrast:
-    """The way in which the vectors of the segments of a row are compared. A vector is the state of a
-    segment's `first` token, or the `mean` of the states between the segment's marks.
+    """How the vectors of a row's segments are compared. A vector is the state of a segment's `first` token,
+    or the `mean` of the states between the segment's marks.
     """
 
     pooling: Literal["first", "mean"]
@@ -40,10 +40,8 @@ class NeighbourContrast(Contrast):
 
 
 class TrainingObjective(Protocol):
-    """The protocol of an objective, which turns batches of packed documents into inputs and targets.
-
-    An objective is a frozen dataclass; its fields are the keys of `objective:` in a recipe. It inherits the
-    defaults given here and overrides those that differ.
+    """The protocol of an objective, which turns batches of packed documents into inputs and targets. An
+    objective is a frozen dataclass; its fields are the keys of `objective:` in a recipe.
     """
 
     @property
@@ -81,9 +79,7 @@ class TrainingObjective(Protocol):
 
     @property
     def contrast(self) -> Contrast | None:
-        """How the vectors of segments are compared, or None if the objective does not compare vectors. With a
-        contrast, `loss` is one of the losses in `trainers.engine.vectors.contrastive_losses`.
-        """
+        """How the vectors of segments are compared, or None if the objective does not compare vectors."""
         return None
 
     @property
@@ -109,8 +105,8 @@ class TrainingObjective(Protocol):
 
     @property
     def bidirectional_lm(self) -> bool:
-        """Whether two language models are trained: a forward one, which predicts each token from the tokens
-        before it, and a backward one, which predicts it from the tokens after it.
+        """Whether two language models are trained: one predicts each token from the tokens before it, the
+        other from the tokens after it.
         """
         return False
 
@@ -150,9 +146,7 @@ class TrainingObjective(Protocol):
 
     @property
     def rewrites_rows(self) -> bool:
-        """Whether the objective writes documents to new rows with additional marks. Packing then reserves
-        positions for these marks (`room`).
-        """
+        """Whether the objective writes documents to new rows with additional marks."""
         return False
 
     @property
@@ -163,7 +157,7 @@ class TrainingObjective(Protocol):
     @property
     def exchanges(self) -> int:
         """The number of exchanges that packing prepares: different ways of swapping second parts between
-        sentence pairs. 0 for none.
+        sentence pairs.
         """
         return 0
 
@@ -217,7 +211,7 @@ class TrainingObjective(Protocol):
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:
         """Return the capacity of a row in which `lead` tokens precede every input. None if packing need not
-        reserve positions for what the objective adds to documents.
+        reserve positions.
         """
         return None
 

@@ -1,12 +1,9 @@
 """Find the tokens of a tokenizer that begin and end words, for whole-word masking.
 
 A word is a run of letters, digits and combining marks with the white space before it. Every other character
-is a word by itself if the vocabulary allows it, as in BERT's basic tokenizer.
-
-Scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) are not segmented: each of
-their tokens is a word. This is also the case in WordPiece. There, `##` marks all pieces of a sentence in Thai
-or kana except the first, because BERT's basic tokenizer separates only ideographs (google-research/bert,
-multilingual.md, "Tokenization"); these marks are ignored.
+is a word by itself if the vocabulary allows it, as in BERT's basic tokenizer. Scripts without spaces between
+words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) are not segmented: each of their tokens is a word, and
+WordPiece's `##` is ignored in them.
 """
 
 import re
@@ -79,9 +76,8 @@ def _text(definition: Definition, token_id: int) -> str:
 
 
 def _begins_word(character: str) -> bool:
-    """Return whether a token with this first character begins a word, because the character cannot continue
-    the word before it. A lone byte begins a word if it is the first byte of a character of three or more
-    bytes.
+    """Return whether a token with this first character begins a word. A lone byte begins a word if it is the
+    first byte of a character of three or more bytes.
     """
     cut = 0xDC80 <= ord(character) <= 0xDCFF
     return ord(character) >= 0xDCE0 if cut else _ends_word(character)

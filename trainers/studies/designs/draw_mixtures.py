@@ -15,12 +15,11 @@ _BLOCK = 256  # points of the Sobol sequence per call; a power of two
 
 
 def draw_mixtures(design: MixtureDesign, prior: np.ndarray, constraints: MixtureConstraints) -> np.ndarray:
-    """Return the mixtures of `design`, [mixtures, domains]. Each mixture sums to 1, is rounded to six decimal
-    places, and satisfies `constraints` to about that precision. `prior`, [domains], must sum to 1. The result
-    is deterministic.
+    """Return the mixtures of `design`, [mixtures, domains], rounded to six decimal places. They satisfy
+    `constraints` to about that precision. `prior`, [domains], must sum to 1. The result is deterministic.
 
-    Raises ConfigError if `constraints` leave fewer than two domains free to vary, or if fewer than the
-    requested number of mixtures, `design.distance` apart, are found within them.
+    Raises ConfigError if `constraints` leave fewer than two domains free to vary, or if too few mixtures are
+    found within them.
     """
     if isinstance(design, Swarm):
         return _select(_dirichlet(design, prior, constraints), design.runs, design.distance, constraints)
@@ -60,12 +59,11 @@ def _sobol(design: Sobol, constraints: MixtureConstraints) -> Iterator[np.ndarra
 
 
 def _select(drawn: Iterator[np.ndarray], runs: int, distance: float, constraints: MixtureConstraints) -> np.ndarray:
-    """Return mixtures [runs, domains]: the first ones within the limits that are farther than `distance` from
-    all mixtures chosen before them. The distance is half the sum of the absolute differences of shares.
+    """Return mixtures [runs, domains]: the first ones within the limits that are farther than `distance` (see
+    `_is_near`) from all mixtures chosen before them.
 
     If almost every draw is rejected, as happens with many or very small domains, later draws that lie outside
-    the limits are moved to the nearest mixture within them. Raises ConfigError if even then too few are
-    found.
+    the limits are moved to the nearest mixture within them.
     """
     _require_room(constraints)
     chosen, count = np.empty((runs, len(constraints.domains))), 0
@@ -100,7 +98,7 @@ def _is_near(mixture: np.ndarray, others: np.ndarray, distance: float) -> bool:
 
 def _centroids(constraints: MixtureConstraints) -> np.ndarray:
     """Return the corners of the simplex, the midpoints of pairs of corners, and the centre, [mixtures,
-    domains]. Each is moved to the nearest mixture within the limits, and duplicates are removed.
+    domains], each moved to the nearest mixture within the limits.
     """
     _require_room(constraints)
     corners = np.eye(len(constraints.domains))

@@ -1,6 +1,5 @@
 """Expand the weights and caps of a study to leaf domains. The study may name domains at any level
-(docs/domains.md). For example, `web` stands for all leaves below it, except those that a more specific name
-covers.
+(docs/domains.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,6 @@ from trainers.studies.schema.study_file import Study
 def leaf_weights(weights: Mapping[str, float], tokens: Mapping[str, int], section: str) -> dict[str, float]:
     """Return the weight of each leaf that `weights` covers. The weight of a name is divided among its leaves
     in proportion to their `tokens`. A name without leaves keeps its weight; the caller must reject the name.
-    `section` names the weights in messages.
     """
     shared: dict[str, float] = {}
     for name, leaves in assign_leaves(weights, tokens, section).items():
@@ -28,21 +26,18 @@ def leaf_weights(weights: Mapping[str, float], tokens: Mapping[str, int], sectio
 
 
 def leaf_caps(caps: Mapping[str, float], tokens: Mapping[str, int], section: str) -> dict[str, float]:
-    """Return the cap of each leaf that `caps` covers: the cap of its own name or of the nearest level above.
-    A name without leaves keeps its cap.
-    """
+    """Return the cap of each leaf that `caps` covers: the cap of its own name or of the nearest level above."""
     owned = assign_leaves(caps, tokens, section)
     return {leaf: caps[name] for name, leaves in owned.items() for leaf in leaves or [name]}
 
 
 def leaf_settings(study: Study, corpus: TrainingCorpus, metrics: Sequence[str] = ()) -> ProposalSettings:
     """Return the proposal settings of a study with all domain names expanded to leaf domains. `tokens` and
-    `target_tokens` default to the tokens of the corpus and of the study's target. The weight of a metric is
-    divided among its leaves in proportion to their held-out tokens. `metrics` names the measured leaf
-    domains; if the study sets no weights, the sources of these domains all have the same weight.
+    `target_tokens` default to the tokens of the corpus and of the study's target. `metrics` names the
+    measured leaf domains; if the study sets no weights, the sources of these domains all have the same
+    weight.
 
-    In a study of two phases, the settings are those of the second phase: `target_tokens` counts only that
-    phase, and the caps are reduced by the epochs that the first phase reads.
+    In a study of two phases, the settings are those of the second phase.
     """
     proposal = study.proposal
     sizes = {name: source.tokens for name, source in corpus.train.items()}

@@ -1,5 +1,5 @@
 """Keep the ratios between some domains as an earlier proposal set them. As in Olmix, the study treats these
-domains as one virtual domain, and varies only the share of the virtual domain and of every domain outside it.
+domains as one virtual domain.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class ReusedRatios:
 
     def collapse(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return `values` by domain, with the virtual domain in place of the kept domains. Its value is the
-        sum of theirs, plus any value of its own.
+        sum of theirs.
         """
         kept = sum(values.get(name, 0.0) for name in self.ratios)
         others = {name: value for name, value in values.items() if name not in self.ratios and name != VIRTUAL}
@@ -40,8 +40,7 @@ class ReusedRatios:
 
     def settings(self, settings: ProposalSettings) -> ProposalSettings:
         """Convert `settings`, which name the real domains, to settings for the virtual domain and the domains
-        that are not kept. The virtual domain gets the lowest floor that satisfies its own floor and those of
-        all kept domains, and the highest cap that satisfies all of their caps. `settings.tokens` must be set.
+        that are not kept. `settings.tokens` must be set.
 
         Raises ConfigError for settings that do not fit the kept ratios.
         """
@@ -86,8 +85,7 @@ def read_reused(reuse: Reuse, domains: Mapping[str, object]) -> ReusedRatios:
     """Return the ratios that a study keeps, read from the proposal file that `reuse` names. `domains` are the
     domains of the study's corpus.
 
-    Raises ConfigError if the file has no weights, or if the domains to keep do not fit the file or the
-    corpus.
+    Raises ConfigError if the domains to keep do not fit the file or the corpus.
     """
     weights = load_yaml(parse_local(reuse.proposal, "reuse.proposal")).get("weights")
     if not isinstance(weights, dict) or not all(isinstance(its, int | float) for its in weights.values()):

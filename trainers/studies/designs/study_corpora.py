@@ -1,8 +1,7 @@
 """The corpora of a study: existing directories, or variants of one corpus file, which the study builds.
 
 A variant is the corpus file with some fields changed. It is built in the output directory of the corpus file,
-so it reuses the unchanged steps that are finished there. Its manifest is OUTPUT/variant-KEY.json, where KEY
-is a digest of its fields except `output`.
+so it reuses the unchanged steps that are finished there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,9 +73,7 @@ class OpenCorpora:
         self._built: dict[str, bool] = {}
 
     def has(self, variant: CorpusVariant | None) -> bool:
-        """Return whether the corpus of `variant` was built when this was first asked. Always True for None,
-        which stands for a corpus that the study does not build.
-        """
+        """Return whether the corpus of `variant` was built when this was first asked. Always True for None."""
         if variant is None:
             return True
         if variant.key not in self._built:
@@ -95,9 +92,8 @@ def measured_domains(corpora: Sequence[TrainingCorpus], study: Study) -> tuple[s
     """Return the leaf domains that a study measures: those that its `metrics` name or, by default, all whose
     held-out text is the same in all `corpora`.
 
-    Raises ConfigError if no domain has the same held-out text in all corpora, if the study names a domain
-    whose held-out text is missing or differs between corpora, or if the measure depends on the tokenizer and
-    the corpora have different tokenizers.
+    Raises ConfigError if there are none, if the held-out text of a named domain is missing or differs between
+    corpora, or if the measure depends on the tokenizer and the corpora have different tokenizers.
     """
     same = sorted(corpora[0].validation)
     if len(corpora) > 1:
@@ -145,9 +141,8 @@ def _documents(corpus: TrainingCorpus, name: str) -> str:
 
 
 def check_changes(section: str, study: Study, changes: Mapping[str, Any]) -> None:
-    """Check `changes`, the fields of the corpus file that an entry changes. Raises ConfigError if there are
-    changes but the study has no corpus file, or if one of the fields must be the same for all entries.
-    `section` names the entry in messages.
+    """Check `changes`, the fields of the corpus file that an entry changes. Raises ConfigError if the study
+    has no corpus file, or if one of the fields must be the same for all entries.
     """
     if changes and study.corpus_file is None:
         raise ConfigError(f"{section}.corpus: needs a corpus file to change; set corpus_file instead of corpora")

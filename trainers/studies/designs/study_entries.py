@@ -1,5 +1,5 @@
-"""The entries of a list or grid design. Each has a job and, if the study builds its corpora, the variant of
-the corpus file that the job reads. No corpus is opened here, so the mixture of a job is usually set later.
+"""The entries of a list or grid design. No corpus is opened here, so the mixture of a job is usually set
+later.
 """
 
 import itertools
@@ -24,8 +24,8 @@ _OF_ENTRIES = ("data.weights", "data.stages", "data.subset", "budget.tokens")  #
 @dataclass(frozen=True)
 class StudyEntry:
     """An entry of a list or grid design. The seed of `job` is set later, and so is its mixture unless the
-    entry sets `data.weights` (`sets_mixture`). `weights` is the entry's own mixture by domain, at any level,
-    or None. `variant` is the corpus that the study builds for the entry, or None if it builds none.
+    entry sets `data.weights` (`sets_mixture`). `weights` is the entry's own mixture by domain, at any level.
+    `variant` is the corpus that the study builds for the entry, if any.
     """
 
     job: Pretraining
@@ -35,9 +35,8 @@ class StudyEntry:
 
 
 def study_entries(study: Study) -> dict[str, StudyEntry]:
-    """Return the entries of a list or grid design by name, the baseline first. Empty for other designs.
-
-    Raises ConfigError for an invalid entry.
+    """Return the entries of a list or grid design by name, the baseline first. Raises ConfigError for an
+    invalid entry.
     """
     bases: dict[str, Pretraining] = {}
     variants: dict[str, CorpusVariant] = {}
@@ -66,9 +65,7 @@ def study_entries(study: Study) -> dict[str, StudyEntry]:
 
 
 def variant_of(study: Study, changes: Mapping[str, Any]) -> CorpusVariant:
-    """Return the variant of a study's corpus file with `changes` applied. `changes` maps dotted field names
-    to their new values.
-    """
+    """Return the variant of a study's corpus file with `changes`, by dotted field name, applied."""
     assert study.corpus_file is not None
     return CorpusVariant(study.corpus_file, tuple(f"{name}={json.dumps(plain(v))}" for name, v in changes.items()))
 
@@ -83,8 +80,7 @@ def variants_of(study: Study) -> tuple[CorpusVariant, ...]:
 
 def recipe_of(study: Study, name: str) -> Pretraining:
     """Return the job of the recipe `name` with the study's settings applied and without stages of the
-    mixture. Its corpora are those that the study file names, or none if the study builds its corpora. Raises
-    ConfigError if the recipe is unknown or invalid.
+    mixture. Raises ConfigError if the recipe is unknown or invalid.
     """
     if name in RECIPES:
         data = plain(RECIPES[name]())
@@ -98,16 +94,14 @@ def recipe_of(study: Study, name: str) -> Pretraining:
 
 
 def job_with(job: Pretraining, settings: Mapping[str, Any], where: str) -> Pretraining:
-    """Return `job` with its fields changed as `settings` say. Raises ConfigError if the result is invalid.
-    `where` names the job in messages.
-    """
+    """Return `job` with its fields changed as `settings` say. Raises ConfigError if the result is invalid."""
     return parse(Pretraining, override(plain(job), _assignments(settings)), where) if settings else job
 
 
 def share_read(study: Study, tokens: int) -> float:
-    """Return the share of each domain's sequences that a run of `tokens` tokens may read: `tokens` divided by
-    the tokens of the target, at most 1. In a run that is shorter than the target, a given weight then means
-    the same number of epochs as in the target. 1 if `proxies.matched` is off or the study has no target.
+    """Return the share of each domain's sequences that a run of `tokens` tokens may read. In a run that is
+    shorter than the target, a given weight then means the same number of epochs as in the target. 1 if
+    `proxies.matched` is off or the study has no target.
     """
     return min(1.0, tokens / study.target.tokens) if study.target and study.proxies.matched else 1.0
 

@@ -21,11 +21,11 @@ _TEXTS: dict[str, tuple[object, str]] = {}
 @dataclass(frozen=True)
 class StudyRun:
     """A run of a study. `entry` names what is trained (a mixture, a candidate, an entry of a list), and
-    `weights` is its mixture by domain, empty until the corpus is built. `key` names the run's directory; runs with the same key are trained once. `corpus` is
-    the fingerprint of the corpus, or says that the corpus is not built.
+    `weights` is its mixture by domain, empty until the corpus is built. Runs with the same `key` are trained
+    once. `corpus` is the fingerprint of the corpus, or says that the corpus is not built.
 
-    For the proxy of DoReMi, `reference` is the key of its reference run. The reference run has `keeps_export`
-    set, because the proxy needs its export. `parent` is the digest of the weights that `init` names, if any.
+    For the proxy of DoReMi, `reference` is the key of its reference run. `parent` is the digest of the
+    weights that `init` names, if any.
     """
 
     entry: str

@@ -39,10 +39,8 @@ LEAST_RUNS = 10  # with fewer, a law cannot be judged (`fit_study`)
 @dataclass(frozen=True)
 class OpenStudy:
     """A study whose corpora are open. `base` is the job of its recipe. `settings` are its proposal settings,
-    in terms of the domains that the study varies; the tokens of the corpus and of the target are filled in.
-    `entries` has the entries of a list or grid design by name. `metrics` names the measured domains
-    (`measured_domains`). If entries read different corpora, `corpus` is the baseline's corpus or, until that
-    is built, the corpus of another entry. `reused` holds the ratios that the study keeps, if any.
+    in terms of the domains that the study varies. `metrics` names the measured domains. If entries read
+    different corpora, `corpus` is the baseline's corpus or, until that is built, the corpus of another entry.
     """
 
     study: Study
@@ -61,15 +59,13 @@ class OpenStudy:
 
     @cached_property
     def domains(self) -> tuple[str, ...]:
-        """The domains that the study varies, ordered by name: the leaf domains, except that all domains with
-        kept ratios are merged into one.
+        """The domains that the study varies, ordered by name. All domains with kept ratios are merged into
+        one.
         """
         return tuple(self.shares_of(dict.fromkeys(self.leaves, 0.0)))
 
     def shares_of(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Convert `values`, given by leaf domain, to values by the domains that the study varies. The values
-        of domains whose ratios are kept are added up.
-        """
+        """Convert `values`, given by leaf domain, to values by the domains that the study varies."""
         return self.reused.collapse(values) if self.reused else {n: values.get(n, 0.0) for n in self.leaves}
 
     def tokens_of(self, name: str) -> int:
@@ -130,8 +126,8 @@ class OpenStudy:
 
     @cached_property
     def doremi(self) -> tuple[StudyRun, ...]:
-        """The two runs of DoReMi: the reference run, which trains on the prior, and then the run with group
-        DRO. Empty if the study does not use DoReMi.
+        """The two runs of DoReMi, if the study uses it: the reference run, which trains on the prior, and
+        then the run with group DRO.
         """
         its, first = self.study.doremi, self.study.proxies.seed
         if its is None:
@@ -196,9 +192,6 @@ class OpenStudy:
         return {}
 
     def _prior_of(self, corpus: TrainingCorpus) -> dict[str, float]:
-        """Return the prior for the corpus of an entry. If the study sets no prior, the shares are
-        proportional to the tokens of that corpus.
-        """
         if (corpus.fingerprint, corpus.shard_set) == (self.corpus.fingerprint, self.corpus.shard_set):
             return self.prior_mixture
         domains = tuple(sorted(corpus.train))
@@ -244,8 +237,7 @@ class OpenStudy:
 
     def leaf_shares(self, section: str, weights: Mapping[str, float]) -> dict[str, float]:
         """Convert `weights`, which may name domains at any level, to the shares of all leaf domains, which
-        sum to 1. The names must be domains of the corpus (`require_domains`). `section` names the weights in
-        messages.
+        sum to 1. The names must be domains of the corpus (`require_domains`).
         """
         its, total = leaf_weights(weights, _sizes(self.corpus), section), sum(weights.values())
         return {name: its.get(name, 0.0) / total for name in self.leaves}
@@ -253,7 +245,7 @@ class OpenStudy:
 
 def open_study(study: Study) -> OpenStudy:
     """Open the corpora of a study and check that its settings fit them. Raises UserError if they do not, or
-    if the study builds its corpora and none is built yet.
+    if no corpus that the study builds is built yet.
     """
     entries, corpora = study_entries(study), OpenCorpora()
     base = recipe_of(study, study.recipe)

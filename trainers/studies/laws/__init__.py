@@ -1,6 +1,4 @@
-"""Laws of mixtures, which predict a metric of a run from its mixture; the validation of these laws; and the
-scaling law. `LAWS` holds the laws of mixtures by name.
-"""
+"""Laws of mixtures, which predict a metric of a run from its mixture; their validation; and the scaling law."""
 
 from trainers.studies.laws.boosted_trees import BoostedTrees
 from trainers.studies.laws.gaussian_process import GaussianProcess

@@ -11,12 +11,10 @@ _LEVEL = 0.95
 class Agreement:
     """Agreement of predicted and measured values of `runs` mixtures.
 
-    `spearman` is the rank correlation. `decisions` is the decision accuracy (Magnusson et al., 2025,
-    DataDecide, section 3): the share of pairs of mixtures with different measured values that the predictions
-    put in the right order; equal predictions count half. `slope` is the slope of the regression of measured
-    on predicted values: 1 if predicted differences have the right size, below 1 if they are too large, and 0
-    if all predictions are equal. `error` is the root mean square error in units of the metric. `low` and
-    `high` are the ends of the 95 % interval of `spearman`, from a bootstrap over mixtures.
+    `spearman` is the rank correlation; `low` and `high` are the ends of its 95 % interval, from a bootstrap
+    over mixtures. `decisions` is the decision accuracy (Magnusson et al., 2025, DataDecide, section 3).
+    `slope` is the slope of the regression of measured on predicted values: below 1 if predicted differences
+    are too large. `error` is the root mean square error in units of the metric.
     """
 
     runs: int
@@ -34,7 +32,7 @@ class Agreement:
 
 def agreement(measured: np.ndarray, predicted: np.ndarray, repetitions: int = 500, seed: int = 0) -> Agreement:
     """Return the agreement of `measured` and `predicted`, each [mixtures], for two or more mixtures. The
-    interval is computed from `repetitions` bootstrap draws, and is NaN if `repetitions` is 0.
+    interval is computed from `repetitions` bootstrap draws.
     """
     low = high = float("nan")
     if repetitions:
@@ -76,8 +74,7 @@ def _correlation(first: np.ndarray, second: np.ndarray) -> float:
 
 def decision_accuracy(measured: np.ndarray, predicted: np.ndarray) -> float:
     """Return the share of pairs that the predictions put in the same order as the measurements, among the
-    pairs whose measured values differ. Pairs with equal predictions count half. NaN if no measured values
-    differ.
+    pairs whose measured values differ. Pairs with equal predictions count half.
     """
     agreeing = pairs = 0.0
     for row in range(len(measured) - 1):  # all pairs at once would take 800 MB for 10,000 runs

@@ -1,5 +1,4 @@
-"""Gradient-boosted trees (Ke et al., 2017, LightGBM), the law of RegMix (Liu et al., 2024). It has no
-formula, and its predictions are piecewise constant.
+"""Gradient-boosted trees (Ke et al., 2017, LightGBM), the law of RegMix (Liu et al., 2024).
 
 A leaf needs only 3 runs. With LightGBM's default of 20, a set of 32 runs could not be split at all. The
 number of trees is fixed, because early stopping on the test mixtures, as in RegMix's notebook, would tune the
@@ -40,9 +39,7 @@ class BoostedTrees:
     name: str = "lightgbm"
 
     def minimum_runs(self, domains: int) -> int:
-        """Return the smallest number of runs that a fit needs: twice the number of domains, but at least 16,
-        because a tree needs several leaves of three runs.
-        """
+        """Return the smallest number of runs that a fit needs: twice the number of domains, but at least 16."""
         return max(16, 2 * domains)
 
     def require_library(self) -> None:
@@ -63,9 +60,7 @@ class BoostedTrees:
 
 @dataclass(frozen=True)
 class FittedTrees:
-    """The law that predicts `centre` plus `spread` times the sum of the trees. `model` holds the trees in
-    LightGBM's text format.
-    """
+    """The law that predicts `centre` plus `spread` times the sum of the trees in `model`."""
 
     centre: float
     spread: float

@@ -1,8 +1,8 @@
 """Nested cross-validation of laws, the learning curve over the number of runs, and the rule for when to stop
 adding runs.
 
-A law is scored on runs to which it was not fitted. In the nested cross-validation, these runs had no part in
-the choice of the law either (Varma and Simon, 2006). Censored runs are used in fits but never scored.
+In the nested cross-validation, the runs on which a law is scored had no part in its fit or in the choice of
+the law (Varma and Simon, 2006). Censored runs are used in fits but never scored.
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ differences between laws on RegMix's runs do not reproduce with other seeds.
 @dataclass(frozen=True)
 class CrossValidation:
     """The result of a cross-validation. `predicted` [runs] holds a prediction for each run, from a fit that
-    did not use the run; it is NaN for censored runs. `agreement` compares the predictions with the
-    measurements. `chosen` maps the name of each law to the number of folds for which the law was chosen.
+    did not use the run; it is NaN for censored runs. `chosen` maps the name of each law to the number of
+    folds for which the law was chosen.
     """
 
     predicted: np.ndarray
@@ -45,8 +45,8 @@ class LearningCurve:
 
     @property
     def last_gain(self) -> float | None:
-        """The gain in correlation from about doubling the number of runs: the correlation at the last point
-        minus that at the earlier point closest to half as many runs. None if the curve has a single point.
+        """The gain in correlation from about doubling the number of runs. None if the curve has a single
+        point.
         """
         if len(self.points) < 2:
             return None
@@ -63,11 +63,10 @@ def cross_validate(
     laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, seed: int = 0
 ) -> CrossValidation:
     """Cross-validate the choice and the fit of a law in ten folds, or in one fold per measured run if there
-    are fewer than ten. For each fold, a law is chosen by cross-validation on all other runs and fitted to
-    them, and then predicts the runs of the fold.
+    are fewer than ten.
 
     `ratios` is [runs, domains], followed by the size columns for laws with sizes (`SizedLaw`); `values` and
-    `censored` (bool) are [runs]. With a single law, this is plain cross-validation.
+    `censored` (bool) are [runs].
     """
     predicted = np.full(len(values), np.nan)
     chosen = dict.fromkeys((law.name for law in laws), 0)
@@ -93,8 +92,7 @@ def _choose(
     """Return the law with the smallest cross-validated median absolute error, and its fit to all runs.
 
     To save time, each cross-validation fit starts from the fit to all runs. A Gaussian process even keeps the
-    kernel of that fit, so its kernel has seen the runs that are predicted. This affects only the choice of
-    the law.
+    kernel of that fit, so its kernel has seen the runs that are predicted.
     """
     fits = [fit_censored(law, ratios, values, censored) for law in laws]
     if len(laws) == 1:
@@ -121,8 +119,8 @@ def learning_curve(
     seed: int = 0,
 ) -> LearningCurve:
     """Return the learning curve of `law`. The law is fitted to random quarters, halves and three quarters of
-    the runs and scored on the other runs; subsets that leave too few runs for the fit or for the score are
-    skipped. The last point comes from `validation`, whose fits use about nine tenths of the runs.
+    the runs, unless these are too small, and scored on the other runs. The last point comes from
+    `validation`, whose fits use about nine tenths of the runs.
     """
     generator, runs, points = np.random.default_rng(seed), len(values), []
     for fraction in _FRACTIONS:

@@ -15,11 +15,9 @@ def domain_curves(laws: LawSet, runs: np.ndarray, centre: np.ndarray, weights: n
     """Return a curve for each domain: how the predicted metrics change with its share, while the other
     domains keep their proportions in the mixture `centre` [domains].
 
-    The `shares` of a curve span the range of the domain's shares in `runs` [runs, domains]. `mean` is the
-    mean of the metrics weighted by `weights` [metrics], which must sum to 1. `low` and `high` bound its 95 %
-    bootstrap interval, and are None without bootstrap draws. `metrics` has the values of each metric. All
-    values except `shares` are differences from the values at `centre`. A domain has no curve if its share is
-    the same in all runs or is 1 in `centre`.
+    The curve spans the range of the domain's shares in `runs` [runs, domains]. `mean` is the mean of the
+    metrics weighted by `weights` [metrics], which must sum to 1; `low` and `high` bound its 95 % bootstrap
+    interval. All values except `shares` are differences from the values at `centre`.
     """
     curves: dict[str, Any] = {}
     mixtures = {}
@@ -49,8 +47,8 @@ def domain_curves(laws: LawSet, runs: np.ndarray, centre: np.ndarray, weights: n
 
 
 def _line(centre: np.ndarray, domain: int, shares: np.ndarray) -> np.ndarray:
-    """Return a mixture for each of `shares`, [shares, domains]: `domain` has that share, and the other
-    domains divide the rest in the proportions of `centre`.
+    """Return the mixtures [shares, domains] in which `domain` has each of `shares` and the other domains
+    divide the rest in the proportions of `centre`.
     """
     mixtures = centre[None] * ((1 - shares) / (1 - centre[domain]))[:, None]
     mixtures[:, domain] = shares

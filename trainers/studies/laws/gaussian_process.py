@@ -1,6 +1,5 @@
 """A Gaussian process over mixtures (Rasmussen and Williams, 2006, chapters 2 and 5): the law for a metric
-that follows no formula. It usually needs more runs than a law with a formula, and its prediction may have
-several local minima over the mixtures.
+that follows no formula.
 
 The metric is standardised before the fit. The kernel of two mixtures x and z is s^2 exp(-|x - z|^2 / (2 l^2))
 + a^2 x.z, and the variance of the noise is n^2. The four parameters s, l, a and n maximise the marginal
@@ -53,8 +52,8 @@ class GaussianProcess:
 @dataclass(frozen=True)
 class FittedProcess:
     """A fitted Gaussian process. For a mixture x, it predicts `mean` plus `spread` times sum_i
-    `coefficients`[i] k(x, `runs`[i]), where k is the kernel. `runs` is [runs, domains] and `coefficients` is
-    [runs]. `logarithms` holds log s, log l, log a and log n.
+    `coefficients`[i] k(x, `runs`[i]), where k is the kernel. `logarithms` holds log s, log l, log a and log
+    n.
     """
 
     mean: float

@@ -17,8 +17,7 @@ _ATTEMPTS = 20  # attempts to draw enough measured runs before all runs are used
 @dataclass(frozen=True)
 class LawSet:
     """A fitted law for each of `metrics`. `resampled` holds the same laws fitted to each draw of a bootstrap
-    (Efron, 1979). A draw contains the same runs for all metrics, which preserves the correlation of their
-    errors.
+    (Efron, 1979). A draw contains the same runs for all metrics.
     """
 
     domains: tuple[str, ...]
@@ -55,14 +54,13 @@ class LawSet:
     def effects(self, ratios: np.ndarray) -> np.ndarray:
         """Return the change of each metric, [metrics, domains], when one percentage point is added to a
         domain and taken from all domains, that one included, in proportion to their shares in the mixture
-        `ratios` [domains]. It is computed from the gradients of the laws.
+        `ratios` [domains].
         """
         return _effects(self.laws, ratios)
 
     def mean_effects(self, ratios: np.ndarray, weights: np.ndarray) -> dict[str, dict[str, float | None]]:
         """Return, by domain, its effect (see `effects`) on the weighted mean of the metrics: `effect`, and
-        `low` and `high`, the ends of the 95 % interval, which are None if there are no draws. `weights`
-        [metrics] must sum to 1.
+        `low` and `high`, the ends of the 95 % interval. `weights` [metrics] must sum to 1.
         """
         best = weights @ _effects(self.laws, ratios)
         drawn = np.array([weights @ _effects(laws, ratios) for laws in self.resampled])
@@ -83,10 +81,9 @@ def fit_laws(
     seed: int = 0,
 ) -> LawSet:
     """Fit each of `laws` [metrics] to its column of `values` [runs, metrics], and to `draws` bootstrap draws
-    of the runs. If 20 attempts at a draw give too few measured runs for a fit, all runs are used instead.
-    `ratios` has the mixtures of the runs, [runs, domains], followed by the size columns for laws with sizes
-    (`SizedLaw`). `censored`, bool [runs, metrics], marks missing values. From laws with sizes, only the laws
-    of mixtures are returned, which apply at the size of the target.
+    of the runs. `ratios` has the mixtures of the runs, [runs, domains], followed by the size columns for laws
+    with sizes (`SizedLaw`). `censored`, bool [runs, metrics], marks missing values. From laws with sizes,
+    only the laws of mixtures are returned, which apply at the size of the target.
     """
     columns = [(law, values[:, m], censored[:, m]) for m, law in enumerate(laws)]
     fitted = tuple(fit_censored(law, ratios, column, missing) for law, column, missing in columns)

@@ -1,8 +1,7 @@
 """The log-linear law y = c + exp(k + w.x) of a metric y and a mixture x, the regression of Data Mixing Laws
-(Ye et al., 2024, equation 1). Olmix uses it too.
+(Ye et al., 2024, equation 1).
 
-The shares of a mixture sum to 1, so k is part of w here: y = c + exp(w.x). The law is convex, and a domain
-with a large w_i worsens the metric.
+The shares of a mixture sum to 1, so k is part of w here: y = c + exp(w.x). The law is convex.
 """
 
 from dataclasses import dataclass
@@ -41,18 +40,14 @@ class LogLinear:
     name: str = "log_linear"
 
     def minimum_runs(self, domains: int) -> int:
-        """Return the smallest number of runs that a fit needs: one more than the number of parameters, which
-        are the offset and a weight for each domain.
-        """
+        """Return the smallest number of runs that a fit needs: one more than the number of parameters."""
         return domains + 2
 
     def require_library(self) -> None:
         """Do nothing: this law needs no optional library."""
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedLogLinear":
-        """Return the law fitted to `values` [runs]. If `start` is a log-linear law that is not constant, it
-        is the only starting point of the search.
-        """
+        """Return the law fitted to `values` [runs]."""
         centre, spread = _centre_and_spread(values)
         if spread == 0:
             return FittedLogLinear(float(values[0]), np.full(ratios.shape[1], -np.inf))

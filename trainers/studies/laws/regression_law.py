@@ -26,7 +26,7 @@ class FittedLaw(Protocol):
     @property
     def is_smooth(self) -> bool:
         """Whether `gradient` is the derivative of `predict`. Otherwise `gradient` is a slope over a finite
-        distance, and a proposal searches for the minimum among random mixtures.
+        distance.
         """
         ...
 

@@ -2,8 +2,7 @@
 intervals.
 
 N is the number of parameters and D the number of training tokens. As in that paper, Huber's loss of the
-difference in log L is minimised with L-BFGS from a grid of starting points, and E, A and B are fitted as
-logarithms.
+difference in log L is minimised with L-BFGS from a grid of starting points.
 """
 
 from collections.abc import Sequence
@@ -47,7 +46,7 @@ class ScalingLaw:
     @property
     def model_share(self) -> float:
         """The exponent b / (a + b) with which the best model size grows with the compute: N ~ C^(b / (a + b))
-        if C ~ N D. NaN if a + b is 0.
+        if C ~ N D.
         """
         total = float(self.exponents.sum())
         return float(self.exponents[1]) / total if total else float("nan")
@@ -72,12 +71,10 @@ def fit_scaling(
 ) -> ScalingFit:
     """Fit the law to runs with `parameters`, `tokens` and finite `losses` above 0, each [runs].
 
-    The bootstrap draws residuals in log L and adds them to the fitted losses. It does not draw runs, because
-    there are usually few and a draw would often lack a whole size. Residuals are scaled by (1 - 5 / runs)^-.5
-    (Efron and Tibshirani, 1993, section 9.3).
+    The bootstrap draws residuals in log L, not runs, because there are usually few runs. Residuals are scaled
+    by (1 - 5 / runs)^-.5 (Efron and Tibshirani, 1993, section 9.3).
 
-    Raises ConfigError for a loss of 0 or less, and for fewer than eight runs, three different sizes or three
-    different numbers of tokens.
+    Raises ConfigError for fewer than eight runs, three different sizes or three different numbers of tokens.
     """
     for name, values in (("parameters", parameters), ("tokens", tokens)):
         if (levels := len(np.unique(values))) < _LEAST_LEVELS:
@@ -121,7 +118,7 @@ def _search(
     start: np.ndarray, sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray, precision: float = _PRECISION
 ) -> tuple[np.ndarray, float]:
     """Return the parameters that minimise Huber's loss, and the loss. `sizes`, `tokens` and `losses` are
-    logarithms. The search centres `sizes` and `tokens` to decorrelate A from a, and B from b.
+    logarithms.
     """
     from scipy.optimize import minimize
 

@@ -1,7 +1,7 @@
 """Limit linear algebra to one thread while laws are fitted.
 
-The matrices are small. Several threads gain little on an idle machine, and on a busy machine they spin while
-they wait for each other: a fit to 512 runs that takes a second with one thread then takes minutes.
+On a busy machine, several threads spin while they wait for each other: a fit to 512 runs that takes a second
+with one thread then takes minutes.
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,10 @@
 """A law of mixtures for runs of several sizes: y = f(x) + sum_j A_j (S_j^-a_j - T_j^-a_j).
 
 f is any law of the mixture x, S_j is a size of the run (its parameters or its tokens), and T_j is the same
-size of the target. At the size of the target, the law is f alone. The sum is the part of the law of Hoffmann
-et al. (2022) that depends on size. Adding it to f makes this the additive law of Shukor et al. (2025). On
-RegMix's runs of 1M and 60M parameters, the spread of the losses over mixtures is nearly the same (.32 and
-.31), while their means differ by 1.06. With 8 to 64 large runs in the fit, a law in which size multiplies the
-effect of the mixture has two to six times the error of this law on held-out large runs.
+size of the target. At the size of the target, the law is f alone. Adding the size term of Hoffmann et al.
+(2022) to f makes this the additive law of Shukor et al. (2025). On RegMix's runs of 1M and 60M parameters, a
+law in which size multiplies the effect of the mixture has two to six times the error of this law on held-out
+large runs, with 8 to 64 large runs in the fit.
 """
 
 from dataclasses import dataclass
@@ -112,8 +111,7 @@ def _part(sizes: np.ndarray, factors: np.ndarray, exponents: np.ndarray) -> np.n
 
 def _size_part(sizes: np.ndarray, residuals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Fit a power law of each size, and one constant, to `residuals` by least squares. Returns the factors
-    and the exponents, each [sizes]. The exponents are found by a grid search over one size after the other. A
-    size with fewer than three different values has a fixed exponent.
+    and the exponents, each [sizes]. A size with fewer than three different values has a fixed exponent.
     """
     exponents = np.full(sizes.shape[1], _EXPONENT)
     factors, best = _factors(sizes, residuals, exponents)

@@ -17,8 +17,7 @@ class PairedComparison:
     `difference` is the mean of entry minus baseline, `error` its standard error, and `low` and `high` are the
     ends of its t interval (`compare_pairs`). `mean` is the mean of the entry over all seeds with which it has
     a value. The verdict on the baseline itself is `tie`. On any other entry with fewer than two pairs, it is
-    `open`, and `error`, `low` and `high` are NaN. `reason` says why the verdict is open, how many pairs are
-    incomplete, or that the entry is the baseline.
+    `open`, and `error`, `low` and `high` are NaN.
     """
 
     entry: str
@@ -40,13 +39,12 @@ class PairedComparison:
 def compare_pairs(
     values: Mapping[str, Mapping[int, float | None]], baseline: str, level: float, margin: float
 ) -> list[PairedComparison]:
-    """Compare every entry of `values` with `baseline`, in the order of `values`. `values` maps each entry to
-    its value for each seed, None for a run without a value.
+    """Compare every entry of `values` with `baseline`. `values` maps each entry to its value for each seed,
+    None for a run without a value.
 
-    For n differences with mean m and standard deviation s, the interval of m is m ± t s / sqrt(n), where t is
-    the quantile at (1 + `level`) / 2 of Student's distribution with n - 1 degrees of freedom. An entry is
-    better (worse) if the interval lies below (above) 0 and |m| is at least `margin`; otherwise it ties. With
-    fewer than two differences, the verdict is open.
+    For n > 1 differences with mean m and standard deviation s, the interval of m is m ± t s / sqrt(n), where
+    t is the quantile at (1 + `level`) / 2 of Student's distribution with n - 1 degrees of freedom. An entry
+    is better (worse) if the interval lies below (above) 0 and |m| is at least `margin`; otherwise it ties.
     """
     base = values[baseline]
     return [_compare(entry, its, base, entry == baseline, level, margin) for entry, its in values.items()]

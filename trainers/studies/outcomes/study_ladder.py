@@ -1,5 +1,5 @@
-"""A ladder of runs with several model sizes and numbers of tokens. It is used to fit the scaling law of a
-metric, and to test how well the law predicts the runs of the largest model from the smaller ones.
+"""A ladder of runs with several model sizes and numbers of tokens, to which the scaling law of a metric is
+fitted.
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,8 @@ _SIZES = ("parameters", "tokens")
 
 @dataclass(frozen=True)
 class Ladder:
-    """Runs of several sizes. For each run, `parameters` is the size of its model, `tokens` is the number of
-    its training tokens, and `losses` is its value of `metric`, all [runs]. Runs without a value are left out
-    and named in `missing`.
+    """Runs of several sizes: the parameters, the training tokens and the value of `metric` of each run, all
+    [runs]. Runs without a value are left out and named in `missing`.
     """
 
     metric: str
@@ -45,7 +44,7 @@ class Ladder:
 @dataclass(frozen=True)
 class ScalingPrediction:
     """A run that was held out of the fit: its measured loss, its predicted loss, and the ends of a 95 %
-    prediction interval. The interval includes the uncertainty of the law and the scatter of single runs.
+    prediction interval.
     """
 
     run: str
@@ -60,8 +59,7 @@ class ScalingPrediction:
 @dataclass(frozen=True)
 class StudyScaling:
     """The scaling law of a ladder. `fit` is fitted to all runs. `held_out` holds the predictions for the runs
-    of the largest model, from a fit to the other runs. If no law can be fitted to the other runs, `held_out`
-    is empty and `reason` says why.
+    of the largest model, from a fit to the other runs; if it is empty, `reason` says why.
     """
 
     ladder: Ladder
@@ -71,8 +69,7 @@ class StudyScaling:
 
 
 def read_ladder(path: Path, metric: str | None = None, key: str | None = None) -> Ladder:
-    """Read a ladder from a CSV file with a row per run: a key, `parameters`, `tokens` and metrics. `metric`
-    selects a metric, and `key` names the key column.
+    """Read a ladder from a CSV file with a row per run: a key, `parameters`, `tokens` and metrics.
 
     Raises ConfigError if a column is missing, if the file has several metrics and `metric` is not given, or
     if a value is invalid.
@@ -93,8 +90,8 @@ def read_ladder(path: Path, metric: str | None = None, key: str | None = None) -
 
 
 def ladder_of(opened: OpenStudy, results: Mapping[str, RunResult]) -> Ladder:
-    """Return the ladder of a study's finished proxy runs. The loss of a run is the weighted mean of its
-    metrics. Raises UserError if no proxy run has finished.
+    """Return the ladder of a study's finished proxy runs, whose losses are weighted means of their metrics.
+    Raises UserError if no proxy run has finished.
     """
     runs = [run for run in opened.proxies if run.key in results and results[run.key].state == "finished"]
     if not runs:
@@ -118,9 +115,7 @@ def _ladder(
 
 def fit_ladder(ladder: Ladder, draws: int = 200, seed: int = 0) -> StudyScaling:
     """Fit the scaling law to all runs. Then fit it again without the runs of the largest model, and predict
-    these runs. Each fit has `draws` bootstrap draws.
-
-    Raises ConfigError if the law cannot be fitted to all runs (`fit_scaling`).
+    these runs. Raises ConfigError if the law cannot be fitted to all runs.
     """
     fit = fit_scaling(ladder.parameters, ladder.tokens, ladder.losses, draws, seed)
     largest = ladder.parameters == ladder.parameters.max()

@@ -1,8 +1,5 @@
 """Fit the laws of a study to the results of its runs, propose a mixture, and read the fit and the proposal
 back.
-
-`fit.json` and `proposal.yaml` hold `basis`, a digest of the runs and settings from which they were computed.
-It tells later steps whether the files are up to date.
 """
 
 from collections.abc import Mapping
@@ -33,8 +30,8 @@ DIGITS = 6  # of a proposal's shares, so that finding it again gives the same ru
 
 @dataclass(frozen=True)
 class StudyFit:
-    """The table of a study's runs, the law chosen for each metric with its scores, and these laws fitted to
-    all runs and to bootstrap draws.
+    """The table of a study's runs, the law chosen for each metric, and these laws fitted to all runs and to
+    bootstrap draws.
     """
 
     table: RunTable
@@ -44,7 +41,7 @@ class StudyFit:
 
 def require_mixtures(opened: OpenStudy, what: str) -> None:
     """Raise UserError unless the study's design has mixtures. `what` completes the message "has no mixtures
-    to", for example `fit`.
+    to".
     """
     if not opened.study.has_mixtures:
         raise UserError(
@@ -54,16 +51,15 @@ def require_mixtures(opened: OpenStudy, what: str) -> None:
 
 
 def basis_of(opened: OpenStudy, table: RunTable) -> str:
-    """Return a digest of everything that fitted laws depend on: the runs of `table`, the candidate laws and
-    the settings of the proposal.
+    """Return a digest of everything that fitted laws depend on. It tells later steps whether `fit.json` is up
+    to date.
     """
     return digest([table.fingerprint, list(opened.study.laws), plain(opened.settings)])
 
 
 def fit_step(opened: OpenStudy, root: LocalPath, results: Mapping[str, RunResult]) -> StudyFit:
-    """Fit the laws, and write `ratios.csv`, `metrics.csv` and `fit.json` to `root`. Returns the fit. Raises
-    UserError if the design has no mixtures or no run has finished, and ConfigError if there are too few runs
-    for a law.
+    """Fit the laws, and write `ratios.csv`, `metrics.csv` and `fit.json` to `root`. Raises UserError if the
+    design has no mixtures or no run has finished, and ConfigError if there are too few runs for a law.
     """
     require_mixtures(opened, "fit")
     table = run_table(opened, results)
@@ -115,9 +111,7 @@ def _resampled(opened: OpenStudy, table: RunTable, laws: list[str]) -> LawSet:
 
 
 def doremi_mixture(opened: OpenStudy, root: LocalPath) -> dict[str, np.ndarray]:
-    """Return the mixture of DoReMi, [domains], under the key `doremi`. Empty if the study does not use DoReMi
-    or if its run has not finished.
-    """
+    """Return the mixture of DoReMi, [domains], under the key `doremi`. Empty if there is none yet."""
     if not opened.doremi:
         return {}
     result = read_result(root / RUNS / opened.doremi[-1].key)
@@ -127,9 +121,7 @@ def doremi_mixture(opened: OpenStudy, root: LocalPath) -> dict[str, np.ndarray]:
 
 
 def proposal_basis(opened: OpenStudy, root: LocalPath, table: RunTable) -> str:
-    """Return a digest of everything that a proposal depends on: the runs and settings behind its laws, and
-    the mixture of DoReMi if there is one.
-    """
+    """Return a digest of everything that a proposal depends on."""
     others = {name: its.tolist() for name, its in doremi_mixture(opened, root).items()}
     return digest([basis_of(opened, table), others]) if others else basis_of(opened, table)
 
@@ -148,10 +140,8 @@ def propose_step(opened: OpenStudy, root: LocalPath, table: RunTable, laws: LawS
 
 
 def read_proposal(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
-    """Return the mixture in `proposal.yaml`, with shares rounded to six decimal places. If the study keeps
-    ratios (`ReusedRatios`), the share of the virtual domain `reused` is rounded before it is divided between
-    the kept domains. Raises UserError if there is no proposal yet, and ConfigError if the proposal names a
-    domain that the corpus lacks.
+    """Return the mixture in `proposal.yaml`. Raises UserError if there is no proposal yet, and ConfigError if
+    the proposal names a domain that the corpus lacks.
     """
     record = _load_proposal(root)
     opened.require_domains(PROPOSAL, record["weights"])
@@ -160,8 +150,8 @@ def read_proposal(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
 
 
 def read_full_proposal(root: LocalPath) -> tuple[Proposal, str]:
-    """Return the proposal in `proposal.yaml` and its basis (`proposal_basis`). Raises UserError if the file
-    is missing or incomplete.
+    """Return the proposal in `proposal.yaml` and its `proposal_basis`. Raises UserError if the file is
+    missing or incomplete.
     """
     record = _load_proposal(root)
     try:

@@ -1,5 +1,5 @@
-"""Tables of the runs of a study that have finished or diverged: their mixtures and metrics, to which the laws
-are fitted, and the noise and signal of each metric.
+"""Tables of the runs of a study: their mixtures and metrics, to which the laws are fitted, and the noise and
+signal of each metric.
 """
 
 import csv
@@ -37,16 +37,14 @@ class MetricNoise:
 
 
 def measured_metrics(opened: OpenStudy, results: Mapping[str, RunResult]) -> tuple[str, ...]:
-    """Return the metrics that at least one finished run has. Held-out text without a prediction target, such
-    as a single token, has no metric.
-    """
+    """Return the metrics that at least one finished run has."""
     there = {name for result in results.values() if result.state == "finished" for name in result.metrics}
     return tuple(name for name in opened.metrics if name in there)
 
 
 def unmeasured_lines(opened: OpenStudy, results: Mapping[str, RunResult]) -> list[str]:
-    """Return a list with one line, which names the metrics without a value in any finished run; an empty list
-    if all metrics have a value, or if none has.
+    """Return a list with one line, which names the metrics without a value in any finished run, or an empty
+    list.
     """
     there = measured_metrics(opened, results)
     missing = [name for name in opened.metrics if name not in there]
@@ -55,9 +53,7 @@ def unmeasured_lines(opened: OpenStudy, results: Mapping[str, RunResult]) -> lis
 
 def run_table(opened: OpenStudy, results: Mapping[str, RunResult]) -> RunTable:
     """Return the table of the design's runs. The values of diverged runs are NaN, which means censored, and
-    so are values that a finished run lacks. Failed and missing runs are left out.
-
-    Raises UserError if no run has finished.
+    so are values that a finished run lacks. Raises UserError if no run has finished.
     """
     rows = [run for run in opened.points if run.key in results and results[run.key].state != "failed"]
     if not any(results[run.key].state == "finished" for run in rows):
@@ -85,7 +81,7 @@ def write_tables(table: RunTable, root: LocalPath) -> None:
 
 def metric_noise(opened: OpenStudy, results: Mapping[str, RunResult], table: RunTable) -> list[MetricNoise]:
     """Return the noise and the signal of each metric. Noise is NaN if fewer than two finished anchors have
-    the metric; signal is 0 if fewer than two runs of the table have it.
+    the metric.
     """
     finished = [results[r.key] for r in opened.anchors if r.key in results and results[r.key].state == "finished"]
     rows = []
@@ -101,8 +97,7 @@ def metric_noise(opened: OpenStudy, results: Mapping[str, RunResult], table: Run
 
 def missing_lines(runs: Sequence[StudyRun], results: Mapping[str, RunResult], censors: bool = True) -> list[str]:
     """Return up to three lines: on the runs that diverged, on those that failed, and on those that have not
-    been trained. With `censors`, the text says that diverged runs count as no better than the worst, as in
-    the fit of a law; otherwise it says that they are left out.
+    been trained. With `censors`, the text says that diverged runs count as no better than the worst.
     """
     lines = []
     for state, meaning in (

@@ -1,6 +1,4 @@
-"""The comparisons that conclude a study: between the candidates of a confirmation, or between the entries of
-a design without laws.
-"""
+"""The comparisons that conclude a study."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,8 +40,8 @@ def candidate_runs(
     opened: OpenStudy, root: LocalPath, proposal: Mapping[str, float] | None = None
 ) -> tuple[StudyRun, ...]:
     """Return the runs of the confirmation, ordered by seed. If `proposal` is given, it replaces the mixtures
-    of both the proposal and DoReMi; by default, both are read from the study's directory. Raises UserError if
-    either is needed and missing, or if the study has no confirmation.
+    of both the proposal and DoReMi. Raises UserError if the study has no confirmation, or if the mixture of a
+    candidate is missing.
     """
     confirmation = opened.study.confirmation
     if confirmation is None:
@@ -76,9 +74,7 @@ def _doremi(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
 
 
 def judge(opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, RunResult]) -> StudyVerdict:
-    """Compare each entry of `runs` with the study's baseline, by the study's decision rule. `results` maps
-    the keys of runs to their results.
-    """
+    """Compare each entry of `runs` with the study's baseline, by the study's decision rule."""
     study = opened.study
     entries = list(dict.fromkeys(run.entry for run in runs))
     baseline = study.confirmation.baseline if study.confirmation else getattr(study.design, "baseline", entries[0])

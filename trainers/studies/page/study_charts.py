@@ -17,9 +17,8 @@ _TOP = 24
 
 @dataclass(frozen=True)
 class DomainShare:
-    """A domain of a proposal: its prior share, its proposed share, the largest share that the limits of the
-    proposal allow (1 without a limit), and the range of its shares, from `low` to `high`, in the mixtures
-    that tie with the proposal (`TieSet`).
+    """A domain of a proposal: its prior and its proposed share, the largest share allowed (1 without a
+    limit), and the range of its shares, from `low` to `high`, in the tie set (`TieSet`).
     """
 
     name: str
@@ -32,7 +31,7 @@ class DomainShare:
 
 def share_bars(rows: Sequence[DomainShare]) -> Markup:
     """Return a chart of all domains: the prior and the proposed share as bars, the range from `low` to `high`
-    as a line, and the cap as a mark if it lies within the chart.
+    as a line, and the cap as a mark.
     """
     left = max(text_width(shortened(row.name, _LETTERS)) for row in rows) + 12
     most = min(1.0, 1.08 * max(max(row.prior, row.proposed, row.high) for row in rows))
@@ -63,8 +62,8 @@ def share_bars(rows: Sequence[DomainShare]) -> Markup:
 
 
 def difference_bars(rows: Sequence[PairedComparison]) -> Markup | None:
-    """Return a chart of the mean differences from the baseline, with their intervals. Entries without an
-    interval are left out; None if no entry has one.
+    """Return a chart of the mean differences from the baseline, with their intervals. None if no entry has an
+    interval.
     """
     rows = [row for row in rows if row.error == row.error]
     if not rows:

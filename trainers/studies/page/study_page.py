@@ -39,10 +39,8 @@ _LISTED, _POINTS = 300, 1000  # the most runs in the table of runs; the most poi
 
 @dataclass(frozen=True)
 class Findings:
-    """The results of a study so far. `runs` are all of its runs, and `judged` are those that `verdict`
-    compares. `results` has the results of the runs that have any, by the run's key. `fit` is the record that
-    `fit_step` wrote. `fit`, `proposal` and `verdict` are None until they exist. The lines in `missing` say
-    what is missing, left out or out of date.
+    """The results of a study so far. `judged` are the runs that `verdict` compares. `fit` is the record that
+    `fit_step` wrote. The lines in `missing` say what is missing, left out or out of date.
     """
 
     opened: OpenStudy

@@ -15,7 +15,7 @@ _MOVED = 0.01  # smaller changes of a share are not mentioned
 
 def answer_word(verdict: StudyVerdict, entry: str | None) -> str:
     """Return the answer to the study's question, such as "Yes.", from the verdict on `entry`. Empty if
-    `entry` is None or was not judged.
+    `entry` was not judged.
     """
     return next((_ANSWERS[each.verdict] for each in verdict.overall if each.entry == entry), "")
 
@@ -28,8 +28,7 @@ def verdict_words(
     first: str | None = None,
 ) -> list[str]:
     """Return a text for each entry except the baseline: its overall verdict and, if there are several
-    metrics, those in which it is better or worse. The entry `first` comes first. `unit` is the unit of the
-    metrics. A text describes the mixture of its entry if `mixtures`, by entry and domain, has one.
+    metrics, those in which it is better or worse. The entry `first` comes first.
     """
     others = [each for each in verdict.overall if each.entry != verdict.baseline]
     others.sort(key=lambda each: each.entry != first)
@@ -99,7 +98,7 @@ def proposal_words(proposal: Proposal, unit: str) -> list[str]:
 
 def effect_words(effects: Mapping[str, Mapping[str, float]], unit: str) -> list[str]:
     """Return a sentence for each domain: how much one more percentage point of it changes the weighted mean
-    of the metrics at the prior, with the 95 % bootstrap interval (`LawSet.mean_effects`).
+    of the metrics at the prior, with the 95 % bootstrap interval.
     """
     words = []
     for name, each in sorted(effects.items(), key=lambda item: item[1]["effect"]):

@@ -26,8 +26,7 @@ class SwarmRun:
 
 def swarm_lines(domains: Sequence[str], runs: Sequence[SwarmRun], baseline: str = "prior") -> Markup | None:
     """Return a chart with an axis for the share of each domain and an axis for the value, with the lowest
-    value at the top. The best quarter of the runs is coloured, and the run `baseline` is dark. Of more than
-    400 runs, an even selection is drawn. Returns None for fewer than two runs.
+    value at the top. Of more than 400 runs, an even selection is drawn. Returns None for fewer than two runs.
     """
     if len(runs) < 2:
         return None

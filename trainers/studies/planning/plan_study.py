@@ -34,8 +34,7 @@ _FEW_SEQUENCES = 8  # in a domain's pool; with fewer, epochs are matched only ro
 class MeasuredRate:
     """The speed of one worker, measured on `runs` runs: operations per second during steps, and the seconds
     that a run spends on validation and on everything else. The first run of a process takes `start_seconds`
-    more. `source` says how the speed was measured. `per_token` is the mean number of operations per token in
-    the measured runs.
+    more. `per_token` is the mean number of operations per token in the measured runs.
     """
 
     runs: int
@@ -49,10 +48,9 @@ class MeasuredRate:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """A stage of a study: its proxies, the runs of DoReMi, or its confirmation. `states` counts the results
-    of the stage by state, such as `finished`. `tokens` and `flops` are totals over the `to_train` runs that
-    remain to be trained. `per_token` (operations per token) and `parameters` are the highest of any run of
-    the stage.
+    """A stage of a study. `states` counts its results by state, such as `finished`. `tokens` and `flops` are
+    totals over the `to_train` runs that remain to be trained. `per_token` (operations per token) and
+    `parameters` are the highest of any run of the stage.
     """
 
     name: str
@@ -67,8 +65,8 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The plan of a study: its stages, trained on `workers` workers. `rate` is None if nothing has been
-    measured. `run_bytes` is an estimate of the bytes that a run keeps on disk.
+    """The stages of a study, trained on `workers` workers. `rate` is None if nothing has been measured.
+    `run_bytes` is an estimate of the bytes that a run keeps on disk.
     """
 
     opened: OpenStudy
@@ -79,7 +77,7 @@ class StudyPlan:
 
     def seconds(self, stage: StagePlan) -> float | None:
         """Return the estimated seconds that the remaining runs of a stage take, including the start of its
-        worker processes. None if the speed is unknown, 0 if no run remains.
+        worker processes. None if the speed is unknown.
         """
         if self.rate is None:
             return None
@@ -92,7 +90,7 @@ class StudyPlan:
     @property
     def total_seconds(self) -> float | None:
         """The estimated seconds that the remaining stages and the start of the command take. None if the
-        speed is unknown, 0 if no run remains.
+        speed is unknown.
         """
         if self.rate is None:
             return None
@@ -101,9 +99,7 @@ class StudyPlan:
 
     @property
     def peak_bytes(self) -> int:
-        """An estimate of the most bytes on disk at any time: what all runs keep after they end, plus the
-        checkpoints and exports of the runs in progress.
-        """
+        """An estimate of the most bytes on disk at any time."""
         largest = max(stage.parameters for stage in self.stages)
         kept = sum(stage.runs for stage in self.stages) * self.run_bytes
         return kept + self.workers * largest * (_STATE_BYTES + _EXPORT_BYTES)
@@ -113,8 +109,7 @@ def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
     """Return the plan of a study. Runs that have no result in `root` yet, or a failed one, remain to be
     trained.
 
-    Raises UserError if the job of a run does not fit its corpus, or if the objectives of the jobs do not
-    provide comparable metrics.
+    Raises UserError if a job is invalid or the jobs do not provide comparable metrics.
     """
     stages = {"proxies": opened.proxies}
     if opened.doremi:
@@ -132,7 +127,7 @@ def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
 
 def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
     """Return two short runs per worker, made from the first runs of the design whose corpora are built; at
-    least one must be. The first run of a worker includes the start-up of its process; the second does not.
+    least one must be. Only the first run of a worker includes the start-up of its process.
     """
     runs = []
     ready = [run for run in opened.points if run.is_ready]
@@ -147,8 +142,8 @@ def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
 
 
 def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResult]) -> MeasuredRate | None:
-    """Return the speed measured on the finished runs in `results`, which are those of the proxies. If none
-    has finished, it is measured on finished calibration runs. None if no calibration run has finished either.
+    """Return the speed measured on the finished runs in `results` or, if none has finished, on calibration
+    runs. None if none of these has finished either.
     """
     finished = [result for result in results if result.state == "finished"]
     source = "measured on finished runs"
@@ -175,7 +170,7 @@ def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResul
 
 def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
     """Raise UserError if a job is invalid or does not provide the study's measure. One job is checked for
-    each kind and built corpus, because jobs of a kind differ only in mixture, seed and name.
+    each kind and built corpus.
     """
     measure, kinds = opened.study.metrics.measure, dict[str, str]()  # an entry for each kind of objective
     for run in {(run.kind, run.corpus): run for run in runs if run.is_ready}.values():
@@ -224,8 +219,8 @@ def _stage(
 def _costs(
     opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, RunResult]
 ) -> dict[str, tuple[float, int]]:
-    """Return (operations per token, parameters) of each run, by key. They come from a finished run of the
-    same kind and corpus if possible, otherwise from a model that is built without allocating memory.
+    """Return (operations per token, parameters) of each run, by key. They come from a finished run if
+    possible, otherwise from a model that is built without allocating memory.
     """
     known: dict[tuple[str, str], tuple[float, int]] = {}
     costs = {}

@@ -9,10 +9,9 @@ from trainers.studies.proposals.proposal_settings import ProposalSettings
 
 
 def baseline_mixtures(settings: ProposalSettings, domains: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the baseline mixtures by name, each [domains] (`pipelines.contracts.mixtures`). `prior` and
-    `uniform` are always included, `temperature` only if `settings.tokens` has every domain, and `unimax` only
-    if `settings.target_tokens` is set too. UniMax reads a domain at most `settings.max_epochs` times; if that
-    is not one number for all domains, it reads a domain at most 4 times.
+    """Return the baseline mixtures by name, each [domains]. `temperature` and `unimax` are included only if
+    the settings have the tokens that they need. UniMax reads a domain at most `settings.max_epochs` times, or
+    4 times if that is not one number for all domains.
     """
     mixtures = {"prior": settings.prior_of(domains), "uniform": np.full(len(domains), 1 / len(domains))}
     if settings.tokens and set(domains) <= set(settings.tokens):

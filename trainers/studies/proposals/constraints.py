@@ -21,9 +21,7 @@ class MixtureConstraints:
     upper: np.ndarray
 
     def contains(self, ratios: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
-        """Return which of the mixtures `ratios` [mixtures, domains] satisfy the constraints to within
-        `tolerance`, bool [mixtures].
-        """
+        """Return which of the mixtures `ratios` [mixtures, domains] satisfy the constraints, bool [mixtures]."""
         inside = (ratios >= self.lower - tolerance) & (ratios <= self.upper + tolerance)
         return inside.all(axis=1) & (np.abs(ratios.sum(axis=1) - 1) <= tolerance)
 
@@ -76,10 +74,8 @@ def build_constraints(
 ) -> MixtureConstraints:
     """Return the constraints that follow from the minimum shares `floors`, the shares `fixed` and, if
     `max_epochs` is given, caps: a domain contributes at most `max_epochs` times its `tokens` to the
-    `target_tokens`. If a domain has both a floor and a fixed share, the floor is ignored.
-
-    Raises ConfigError for an unknown domain, for a cap without the tokens that it needs, and if no mixture
-    satisfies all constraints.
+    `target_tokens`. Raises ConfigError for an unknown domain, for a cap without the tokens that it needs, and
+    if no mixture satisfies all constraints.
     """
     caps = max_epochs if isinstance(max_epochs, Mapping) else dict.fromkeys(domains, max_epochs)
     sections = {"floors": floors, "fixed": fixed, "max_epochs": caps if max_epochs is not None else {}}

@@ -55,8 +55,7 @@ def minimise(
     """Return the mixture [domains] with the lowest objective found within the constraints.
 
     The search is sequential quadratic programming (SLSQP; Kraft, 1988) from each of `starts`, which must
-    satisfy the constraints. By default, it starts from the prior, from uniform shares and, unless every law
-    is convex, from random mixtures. If a law has no derivatives, random mixtures are searched instead.
+    satisfy the constraints. If a law has no derivatives, random mixtures are searched instead.
     """
     from scipy.optimize import minimize
 
@@ -87,7 +86,7 @@ def _search_samples(
     objective: MixtureObjective, constraints: MixtureConstraints, starts: np.ndarray, seed: int
 ) -> np.ndarray:
     """Return the best mixture, [domains], among `starts` and the means of the best mixtures of several random
-    pools. The first pool covers all allowed mixtures; each later pool lies closer to the best mixture so far.
+    pools.
 
     The mean is taken, as in RegMix, because the single best of many predictions is mostly the one with the
     luckiest error. Uniform draws rarely reach mixtures of few domains, so each draw is moved towards the

@@ -62,7 +62,7 @@ class ProposalSettings:
 
     def prior_of(self, domains: Sequence[str]) -> np.ndarray:
         """Return the prior, [domains]; its shares sum to 1. Raises ConfigError unless the settings determine
-        a prior of exactly these domains, with a sum above 0.
+        a prior of exactly these domains.
         """
         shares = self.prior or (proportional(self.tokens) if self.tokens else None)
         if shares is None:

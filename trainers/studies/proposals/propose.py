@@ -1,6 +1,5 @@
 """Propose the mixture with the lowest objective: the predicted metrics plus a penalty for distance from the
-prior. The proposal includes the range of each share in its tie set, and comparisons with the prior and the
-other baselines.
+prior.
 """
 
 from collections.abc import Mapping
@@ -24,8 +23,7 @@ _RANDOM = 1000  # feasible mixtures that estimate how large the tie set is
 @dataclass(frozen=True)
 class ComparedMixture:
     """A mixture [domains] compared with the proposal. `value` is the weighted mean of its predicted metrics.
-    `difference` is how much that mean exceeds the proposal's, with the 95 % interval `low` to `high`. `tied`
-    says whether the mixture is in the tie set, and `feasible` whether it satisfies the constraints.
+    `difference` is how much that mean exceeds the proposal's, with the 95 % interval `low` to `high`.
     """
 
     name: str
@@ -41,11 +39,9 @@ class ComparedMixture:
 @dataclass(frozen=True)
 class Proposal:
     """The proposed mixture `ratios` [domains]. `value` is the weighted mean of its predicted metrics.
-    `ranges` [domains, 2] are the smallest and largest shares within the tie set (`TieSet.ranges`), and
-    `tied_share` is the share of random feasible mixtures that lie in the tie set. `extrapolated` names the
-    domains whose proposed share lies outside the range of the runs. `compared` has the mixtures that the
-    proposal is compared with. `epochs` [domains] is how often the target run reads each domain, None if
-    unknown.
+    `ranges` [domains, 2] are the smallest and largest shares within the tie set, and `tied_share` is the
+    share of random feasible mixtures that lie in it. `extrapolated` names the domains whose proposed share
+    lies outside the range of the runs. `epochs` [domains] is how often the target run reads each domain.
     """
 
     domains: tuple[str, ...]
@@ -67,10 +63,8 @@ def propose(
     others: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Proposal:
     """Propose a mixture, given laws that were fitted to the mixtures `runs` [runs, domains] and to bootstrap
-    draws. The proposal is compared with the baselines and the mixtures `others`, each [domains].
-
-    Raises ConfigError if the settings do not fit the domains and metrics of the laws, or if no mixture
-    satisfies them.
+    draws. The proposal is compared with the baselines and the mixtures `others`, each [domains]. Raises
+    ConfigError if the settings do not fit the laws, or if no mixture satisfies them.
     """
     constraints = build_constraints(
         laws.domains, settings.floors, settings.fixed, settings.tokens, settings.target_tokens, settings.epoch_caps
@@ -146,9 +140,8 @@ def proposal_record(proposal: Proposal) -> dict[str, Any]:
 
 
 def parse_proposal(record: Mapping[str, Any]) -> Proposal:
-    """Convert a `record` of `proposal_record` back to a proposal. If the study keeps ratios (`ReusedRatios`),
-    the record also has `shares`, by the domains that the study varies, which are read instead of `weights`.
-    Raises KeyError if a required entry is missing.
+    """Convert a `record` of `proposal_record` back to a proposal. Raises KeyError if a required entry is
+    missing.
     """
     shares = record.get("shares", record["weights"])
     domains = tuple(shares)

@@ -31,11 +31,9 @@ class TieSet:
         """Return the set with a cutoff that is estimated so that the set contains the truly best mixture in
         95 % of repeated studies.
 
-        `best` was selected among all mixtures, so the cutoff of a single comparison would be too small. The
-        bootstrap takes `best` as the truth. For each of up to 40 draws, it searches the best mixture under
-        the laws of the draw, and measures by how many standard errors the objective of `best` under these
-        laws exceeds that of the mixture found. The cutoff is the 95 % quantile of these excesses, but at
-        least 1.96.
+        The bootstrap takes `best` as the truth and measures, for each of up to 40 draws, by how many standard
+        errors the objective of `best` exceeds that of the best mixture under the laws of the draw. The cutoff
+        is the 95 % quantile of these excesses, but at least 1.96.
         """
         exceeded = []
         for laws in self.objective.laws.resampled[:_CALIBRATION]:

@@ -29,8 +29,8 @@ _FORMAT = "gristmill-study-corpus/1"
 
 
 def build_corpora(study: Study, root: LocalPath, workers: int, show: Callable[[str], None]) -> None:
-    """Build the corpora that do not exist yet, one after another. A failed build is recorded and does not end
-    the study; the runs that need its corpus fail. `show` is called with a line before and after each build.
+    """Build the corpora that do not exist yet, one after another. A failed build does not end the study; the
+    runs that need its corpus fail.
     """
     missing = [variant for variant in variants_of(study) if not variant.is_built]
     with terminable():

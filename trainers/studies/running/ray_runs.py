@@ -1,8 +1,6 @@
 """Train the runs of a study as tasks of a Ray cluster.
 
-Each task trains one run. A node trains as many runs at a time as it has room for, and a Ray process trains
-one run after another without restarting. The directory of the study and its corpora must be on storage that
-all nodes share.
+Each task trains one run. The directory of the study and its corpora must be on storage that all nodes share.
 """
 
 import math
@@ -54,17 +52,14 @@ class RayResources:
 def train_on_ray(
     root: LocalPath, runs: Sequence[StudyRun], resources: RayResources, show: Show, train: Train = train_study_run
 ) -> None:
-    """Train `runs` below `root`, each of which has no result yet or a failed one. `show` is called with a
-    line when a run ends, and when its task is lost or killed.
+    """Train `runs` below `root`, each of which has no result yet or a failed one.
 
     If the task of a run is lost, the run continues from its last checkpoint in another task. A run that loses
-    two tasks in a row is recorded as failed. Once all runs have begun and three have finished, the task of a
-    run that takes longer than four times the expected time plus two minutes is killed, and the run continues
-    in another task. This happens at most once per run.
+    two tasks in a row is recorded as failed. Towards the end, the task of a run that takes more than four
+    times as long as expected is killed, at most once per run, and the run continues in another task.
 
     Raises UserError if the cluster cannot be joined, if no node has enough CPUs and GPUs for a run, or if the
-    disk fails, and KeyboardInterrupt after SIGINT or SIGTERM; the tasks then end, and the same command
-    continues from their checkpoints.
+    disk fails, and KeyboardInterrupt after SIGINT or SIGTERM.
     """
     root, waiting, lost, total, done = root.resolve(), deque(runs), Counter[str](), len(runs), 0
     threads, going = max(1, int(resources.cpus)), dict[Any, StudyRun]()
@@ -99,10 +94,8 @@ def train_on_ray(
 
 
 class _Pace:
-    """Detects runs that take too long, from the seconds per FLOP of the runs that have finished.
-
-    Seconds are counted on this machine from when a run is first seen to have begun, because the clocks of
-    nodes differ.
+    """Detects runs that take too long, from the seconds per FLOP of the runs that have finished. Seconds are
+    counted on this machine, because the clocks of nodes differ.
     """
 
     def __init__(self, root: LocalPath) -> None:

@@ -26,8 +26,8 @@ _FORMAT = "gristmill-study/1"
 
 
 def load_study(path: Path, overrides: Iterable[str] = ()) -> Study:
-    """Read a study from the file `path`, or from the study file in the directory `path`, with `a.b=value`
-    overrides. Raises ConfigError if the file is missing or invalid.
+    """Read a study from a study file or from the directory of a study, with `a.b=value` overrides. Raises
+    ConfigError if the file is missing or invalid.
     """
     file = path / STUDY if path.is_dir() else path
     if path.is_dir() and not file.exists():
@@ -48,10 +48,8 @@ def results_of(root: LocalPath, runs: Iterable[StudyRun]) -> dict[str, RunResult
 
 def register(study: Study, root: LocalPath) -> list[str]:
     """Write the study file and, before the first run, the rule of the verdict. Returns a line for each field
-    of the study that has changed since it last ran.
-
-    Raises ConflictError if the rule differs from the registered one, because a rule must not be chosen after
-    the results are known.
+    of the study that has changed since it last ran. Raises ConflictError if the rule differs from the
+    registered one.
     """
     root.mkdir(parents=True, exist_ok=True)
     if not write_new_json(root / REGISTERED, {"format": _FORMAT, "rule": _rule(study)}):

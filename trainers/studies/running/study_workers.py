@@ -1,11 +1,11 @@
-"""A driver trains the runs of a study in several worker processes, each of which trains one run after another.
+"""A driver trains the runs of a study in several worker processes, each of which trains one run after
+another.
 
     driver --run--> worker: imports once, trains, replies --outcome--> driver: the next run
 
 If a worker dies, another one continues its run from the last checkpoint. A run that loses two workers in a
-row is recorded as failed. Leases on the run directories keep two drivers from training the same run: a second
-driver, on this machine or on another one that shares the directory, trains the runs that the first one is not
-training. If a driver is killed by SIGKILL, each of its workers finishes its current run and exits.
+row is recorded as failed. Leases on the run directories keep two drivers from training the same run. If a
+driver is killed by SIGKILL, each of its workers finishes its current run and exits.
 """
 
 import multiprocessing
@@ -41,9 +41,7 @@ class _Worker:
 
 @dataclass
 class StudyWorkers:
-    """Up to `count` worker processes that train runs below `root`, each with `threads` CPU threads. `show` is
-    called with a line when a run ends, and when it continues in another worker.
-    """
+    """Up to `count` worker processes that train runs below `root`, each with `threads` CPU threads."""
 
     root: LocalPath
     count: int
@@ -129,9 +127,7 @@ class StudyWorkers:
 
 
 def has_ended(outcome: Outcome, reason: str) -> bool:
-    """Return whether a run has ended. With the outcome `busy` or `stopped` it has not, and continues later.
-    Raises UserError if the disk failed.
-    """
+    """Return whether a run has ended and does not continue later. Raises UserError if the disk failed."""
     if outcome == "storage":
         raise UserError(f"{reason}; fix that and run the same command, which continues")
     return outcome not in ("busy", "stopped")

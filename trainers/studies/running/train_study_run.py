@@ -1,6 +1,4 @@
-"""Train one run of a study in this process and write `result.json`: its metrics, tokens and costs, or the
-reason why there are none.
-"""
+"""Train one run of a study in this process and write `result.json`."""
 
 import itertools
 import shutil
@@ -46,15 +44,12 @@ Outcome = Literal["finished", "diverged", "failed", "busy", "stopped", "storage"
 @dataclass(frozen=True)
 class RunResult:
     """The result of a run. `metrics` holds a value by domain; a `diverged` or `failed` run has no metrics,
-    and its numbers are 0. A failed run is trained again by the next `study run`, because its failure says
-    nothing about its mixture.
+    and its numbers are 0. A failed run is trained again by the next `study run`.
 
     `sources` holds the ledger's entry for each domain. `flops` counts the operations of training steps.
-    `seconds` is the duration of the whole run, `step_seconds` that of its steps, and `validation_seconds`
-    that of its validations. `domain_weights` are the mean weights of a run with online weights. `cost` is the
-    `Footprint` of the run (`run_cost`), including steps repeated after a kill; None if it is not known.
-    `is_first` says whether a finished run was the first of its process; `seconds` then includes the import of
-    libraries.
+    `domain_weights` are the mean weights of a run with online weights. `cost` is the `Footprint` of the run,
+    including steps repeated after a kill. `is_first` says whether a finished run was the first of its
+    process; `seconds` then includes the import of libraries.
     """
 
     state: State
@@ -94,11 +89,11 @@ def read_result(run: LocalPath) -> RunResult | None:
 
 def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[Outcome, str]:
     """Train `run` in `directory` from its newest checkpoint, unless it has finished or diverged. Returns the
-    outcome and the reason for it, which is empty if there is none.
+    outcome and the reason for it.
 
     The outcome is the state of the result, or one of `busy`, `stopped` and `storage`. `busy`: another process
-    is training the run. `stopped`: SIGTERM ended the run after a checkpoint. `storage`: the disk failed,
-    which affects all runs, so no result is written.
+    is training the run. `stopped`: SIGTERM ended the run after a checkpoint. `storage`: the disk failed, so
+    no result is written.
     """
     began = time.perf_counter()
     with ExitStack() as held:
@@ -130,9 +125,7 @@ def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[
 
 
 def measured_job(run: StudyRun, corpus: TrainingCorpus, threads: int) -> Pretraining:
-    """Return the resolved job of a run, with the validation, logging and checkpoint settings of a study, and
-    with `threads` threads.
-    """
+    """Return the resolved job of a run, with the validation, logging and checkpoint settings of a study."""
     config = resolve(run.job, corpus)
     steps = config.budget.steps or 0
     every = max(1, steps // _MEASUREMENTS)
@@ -221,9 +214,7 @@ def _domain_weights(directory: LocalPath) -> dict[str, float]:
 
 
 def _logged_seconds(events: Sequence[dict[str, Any]]) -> float:
-    """Return the seconds that a run took, summed over its parts; each resume begins a new part. A resumed
-    part logs `resume` and `warning` events before its `start` event, so these are ignored.
-    """
+    """Return the seconds that a run took, summed over its parts; each resume begins a new part."""
     parts: list[tuple[float, float]] = []
     for event in events:
         if event["event"] == "start":

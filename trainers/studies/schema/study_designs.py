@@ -11,9 +11,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
 
 def check_names(section: str, names: Mapping[str, Any] | tuple[str, ...]) -> None:
-    """Raise ValueError unless the names are distinct, consist of letters, digits and the characters _ . + -,
-    and begin with an ASCII letter or digit.
-    """
+    """Raise ValueError unless the names are well formed and distinct."""
     for name in names:
         require(
             bool(_NAME.fullmatch(name)),

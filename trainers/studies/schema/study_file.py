@@ -313,7 +313,7 @@ def check_setting(section: str, name: str, allowed: tuple[str, ...] = ()) -> Non
 
 def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return settings by dotted name: `{model: {width: 64}}` becomes `{model.width: 64}`. A mapping with a
-    `kind` remains one value, and so do `data.weights` and `data.max_epochs`, which are mappings by domain.
+    `kind` remains one value, and so do `data.weights` and `data.max_epochs`.
     """
     flat: dict[str, Any] = {}
     for key, value in settings.items():

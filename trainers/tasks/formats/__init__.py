@@ -1,5 +1,4 @@
-"""Formats of task files. Each reader turns the content of a file into a RowSet, and raises UserError if the
-content is not in its format.
+"""Formats of task files.
 
 To add a format, add its reader to TEXT_FORMATS and its name to `Format` in `trainers.tasks.schema.task`.
 """

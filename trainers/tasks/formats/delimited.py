@@ -22,9 +22,7 @@ def read_tsv(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_csv(data: str, layout: Layout, path: str) -> RowSet:
-    """Read CSV as in RFC 4180: values may be quoted, and a quoted value may contain line breaks. Error
-    messages name the last line of the row.
-    """
+    """Read CSV as in RFC 4180. Error messages name the last line of the row."""
     reader = csv.reader(io.StringIO(data, newline=""), strict=True)
     csv.field_size_limit(1 << 30)
 

@@ -1,9 +1,8 @@
 """Rows and their gold, generated from templates. Tasks name a generator instead of files.
 
-A generator has no parameters and returns the same rows every time. The generators probe subject-verb
-agreement with and without intervening nouns (Linzen et al., 2016; Marvin and Linzen, 2018), the comparison of
-ages, adverbs of frequency, and negation between antonyms (the last three after Talmor et al., 2020,
-"oLMpics"). Words, sentences and gold are our own.
+A generator returns the same rows every time. The generators probe subject-verb agreement (Linzen et al.,
+2016; Marvin and Linzen, 2018), the comparison of ages, adverbs of frequency, and negation between antonyms
+(the last three after Talmor et al., 2020, "oLMpics"). Words, sentences and gold are our own.
 """
 
 from collections.abc import Callable
@@ -38,7 +37,7 @@ _HEARD = ("admires", "likes", "hates", "loves"), ("admire", "like", "hate", "lov
 def agreement() -> list[Row]:
     """Return minimal pairs of sentences. The verb agrees with its subject in the good sentence, but not in
     the bad one. `field` says whether the sentence has another noun and, if so, whether this noun has the same
-    grammatical number as the subject. `subtask` is the name of the construction followed by `field`.
+    grammatical number as the subject.
     """
     parts = {"simple": _simple, "across_a_prepositional_phrase": _prepositional, "across_a_relative_clause": _relative}
     return [
@@ -93,9 +92,7 @@ def _draw(rows: list[Any]) -> list[Any]:
 
 
 def age_comparison() -> list[Row]:
-    """Return rows that ask whether a person of a given age is younger or older than a person of another age.
-    Ages are from 10 to 90, and half of the answers are `older`.
-    """
+    """Return rows that ask whether a person of a given age is younger or older than a person of another age."""
     pairs = [(a, b) for a, b in product(range(10, 91), repeat=2) if a != b]
     rows = []
     for a, b in _draw([pair for pair in pairs if pair[0] < pair[1]]):
@@ -168,9 +165,8 @@ _SYNONYMS = (
 
 
 def negation() -> list[Row]:
-    """Return rows whose `text`, such as `hot, it was really`, continues with the adjective in `passage`. The
-    candidates are words to put in front of the text: `not` is right if the two adjectives are antonyms,
-    `really` if they are synonyms.
+    """Return rows whose `text` continues with the adjective in `passage`. The candidates are words to put in
+    front of the text: `not` is right if the two adjectives are antonyms, `really` if they are synonyms.
     """
     return [
         {"text": f"{first}, it was really", "passage": second, "candidates": ["not", "really"], "label": label}

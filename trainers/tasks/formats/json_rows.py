@@ -1,6 +1,4 @@
-"""Read JSON: one object per line, one list of objects, and the nested JSON of SQuAD, MultiRC, ReCoRD,
-WebQuestions and dialogues.
-"""
+"""Read JSON: one object per line, one list of objects, and the nested JSON of some data sets."""
 
 import json
 import re
@@ -26,12 +24,7 @@ def read_json_list(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_squad(data: str, layout: Layout, path: str) -> RowSet:
-    """Read SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018): a list of articles, which consist of
-    paragraphs with questions.
-
-    The columns are `id`, `title`, `question`, `context` and `answers`. A question marked impossible has no
-    answers.
-    """
+    """Read SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018). A question marked impossible has no answers."""
     document = _whole(data, path)
     rows: list[tuple[int, Record]] = []
     try:
@@ -50,11 +43,7 @@ def read_squad(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_multirc(data: str, layout: Layout, path: str) -> RowSet:
-    """Read MultiRC as SuperGLUE distributes it: one row per answer to a question about a passage.
-
-    The columns are `id` (passage/question/answer), `group` (passage/question), `passage`, `question`,
-    `answer` and `label`.
-    """
+    """Read MultiRC as SuperGLUE distributes it: one row per answer to a question about a passage."""
     rows: list[tuple[int, Record]] = []
     for line, record in _objects(data, path):
         try:
@@ -72,11 +61,7 @@ def read_multirc(data: str, layout: Layout, path: str) -> RowSet:
 
 def read_record(data: str, layout: Layout, path: str) -> RowSet:
     """Read ReCoRD as SuperGLUE distributes it: one row per query. The candidates are the distinct entities of
-    the passage.
-
-    The columns are `id` (passage/query), `passage` (with `- ` in place of each `@highlight` line), `query`,
-    `candidates`, `answers` (accepted texts) and `label` (the index of the first candidate that is an answer,
-    or -1 if none is).
+    the passage, and `label` is the index of the first candidate that is an answer, or -1.
     """
     rows: list[tuple[int, Record]] = []
     for line, record in _objects(data, path):
@@ -103,10 +88,7 @@ def _first(entities: list[str], accepted: list[str]) -> int:
 def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
     """Read dialogues. A file whose name ends in `.json` or `.json.gz` holds one object in Topical-Chat's
     form, {id: {content: [{message}]}}. Any other file holds one dialogue per line, with `turns` that each
-    have a `text`.
-
-    Empty turns are dropped; every remaining turn after the first becomes a row. The columns are `id`
-    (dialogue/turn), `history` (the previous turns, one per line) and `reply`.
+    have a `text`. Every turn after the first becomes a row; empty turns are dropped.
     """
     if path.removesuffix(".gz").endswith(".json"):
         document = _whole(data, path)
@@ -128,10 +110,7 @@ def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_webquestions(data: str, layout: Layout, path: str) -> RowSet:
-    """Read WebQuestions as its authors distribute it.
-
-    The columns are `question` and `answers`. The answers are parsed from Lisp lists of descriptions.
-    """
+    """Read WebQuestions as its authors distribute it."""
     rows: list[tuple[int, Record]] = []
     for number, record in enumerate(_records(_whole(data, path), path), start=1):
         try:
@@ -192,9 +171,6 @@ def _records(document: Any, path: str) -> list[Record]:
 
 
 def _columns(rows: Iterable[tuple[int, Record]], layout: Layout, path: str, unit: str) -> RowSet:
-    """Return records as columns. Only the columns that the task uses are filled; other fields of the first
-    record become empty columns.
-    """
     columns: dict[str | int, list[Any]] = {}
     used = used_columns(layout)
     filled: list[tuple[str, list[Any]]] = []

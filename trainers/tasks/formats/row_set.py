@@ -37,9 +37,8 @@ def _key(name: str) -> str | int:
 @dataclass(frozen=True)
 class RowSet:
     """Rows of a split, usually those of one file. `columns` maps each column name or number to a list of
-    values; a column that the task does not use may have an empty list. `path` is the file's name in messages.
-    `places` holds the position of each row in the file, counted from 1 in the unit that `unit` names (such as
-    lines or rows). `skipped` is the number of incomplete rows that were left out.
+    values; a column that the task does not use may have an empty list. `places` holds the position of each
+    row in the file, counted from 1 in the unit that `unit` names (such as lines or rows).
     """
 
     path: str
@@ -56,11 +55,9 @@ class RowSet:
         return f"{self.path}: {self.unit} {self.places[row]}"
 
     def column(self, spec: str | int | tuple[str | int, ...], role: str) -> list[Any]:
-        """Return the values of a column. `role` names its role in messages. `spec` is a name, a number, a
-        path `a.b` or a template over columns. A tuple stands for several columns, and then each row has a
-        list of values.
-
-        Raises UserError if the file lacks the column, or a row lacks the field.
+        """Return the values of a column. `spec` is a name, a number, a path `a.b` or a template over columns.
+        A tuple stands for several columns, and then each row has a list of values. Raises UserError if the
+        file lacks the column, or a row lacks the field.
         """
         if isinstance(spec, tuple):
             return [[*values] for values in zip(*(self.column(name, role) for name in spec), strict=True)]
@@ -100,9 +97,6 @@ class RowSet:
 
 
 def _descend(value: Any, path: list[str]) -> Any:
-    """Return the value at `path` in nested objects, or MISSING if a field is absent. For a list of objects,
-    return the list of their values.
-    """
     for number, name in enumerate(path):
         if isinstance(value, list):
             inner = [_descend(entry, path[number:]) for entry in value]

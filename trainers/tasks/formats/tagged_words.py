@@ -1,6 +1,4 @@
-"""Readers of formats with one word per line and a blank line between sentences: CoNLL, and the CoNLL-U of
-Universal Dependencies.
-"""
+"""Readers of CoNLL and CoNLL-U, formats with one word per line and a blank line between sentences."""
 
 from gristmill.errors import UserError
 from trainers.tasks.formats.row_set import RowSet, used_columns
@@ -15,9 +13,6 @@ DEEPEST = 8
 def read_conll(data: str, layout: Layout, path: str) -> RowSet:
     """Read columns by number. A row is a sentence, and its value in a column is a list with one entry per
     word. Columns are separated by a tab or, in a file without tabs, by white space.
-
-    Lines with `-DOCSTART-`, which begin a document in CoNLL-2003, are skipped. Messages about a sentence name
-    its first line.
     """
     separator = "\t" if "\t" in data else None
     sentences: list[tuple[int, list[list[str]]]] = []
@@ -44,13 +39,11 @@ def read_conll(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
-    """Read the ten columns of CoNLL-U by name (https://universaldependencies.org/format.html). The column
-    `sent_id` is the id of the sentence, by default its index. Two further columns are derived: `feats.NAME`
-    is the value of a feature for each word, or `none` for words without the feature; `depth` is the number of
-    arcs between a word and the root of its tree, at most DEEPEST.
+    """Read the columns of CoNLL-U by name (https://universaldependencies.org/format.html). `sent_id` is the
+    id of the sentence, by default its index. `feats.NAME` is the value of a feature for each word, or `none`;
+    `depth` is the number of arcs between a word and the root of its tree, at most DEEPEST.
 
-    Lines of multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped. In the result, columns that the
-    task does not use may be empty or missing.
+    Multiword tokens and empty nodes are skipped. Columns that the task does not use may be empty or missing.
     """
     used_names = used_columns(layout)
     names = used_names | {"id"} | ({"head"} if "depth" in used_names else set())
@@ -98,9 +91,7 @@ def _feature(text: str, column: str) -> str:
 
 
 def _depths(heads: list[str], where: str) -> list[str]:
-    """Return the depth of each word of a sentence, as text. `heads` holds the number of each word's head,
-    counted from 1, or 0 for the root.
-    """
+    """Return the depth of each word of a sentence, as text."""
     for head in heads:
         if not head.isdecimal() or int(head) > len(heads):
             raise UserError(f"{where}: head: got {head!r}, expected 0 to {len(heads)}")

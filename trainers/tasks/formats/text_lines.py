@@ -14,16 +14,14 @@ _ESCAPES = {"-LRB-": "(", "-RRB-": ")"}
 
 
 def split_lines(data: str) -> list[str]:
-    """Split a text into lines at line feeds only, as is usual for machine-translation files. Carriage returns
-    at the ends of lines are removed.
-    """
+    """Split a text into lines at line feeds only. Carriage returns at the ends of lines are removed."""
     lines = data.split("\n")
     return [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
 
 
 def read_parallel(texts: dict[str, str], paths: dict[str, str]) -> RowSet:
-    """Read parallel files: one file per column, one example per line. `texts` and `paths` map each column to
-    the content and the path of its file. Raises UserError unless all files have the same number of lines.
+    """Read parallel files: one file per column, one example per line. Raises UserError unless all files have
+    the same number of lines.
     """
     columns: dict[str | int, list[str]] = {column: split_lines(text) for column, text in texts.items()}
     counts = {paths[str(column)]: len(lines) for column, lines in columns.items()}
@@ -37,7 +35,7 @@ def read_parallel(texts: dict[str, str], paths: dict[str, str]) -> RowSet:
 
 def read_pattern(data: str, layout: Layout, path: str) -> RowSet:
     """Match every line as a whole against the layout's `pattern`, whose named groups become the columns.
-    Without a pattern, the whole line is the column `line`. Raises UserError for a line that does not match.
+    Without a pattern, the whole line is the column `line`.
     """
     lines = split_lines(data)
     if layout.pattern is None:
@@ -53,10 +51,9 @@ def read_pattern(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_trees(data: str, layout: Layout, path: str) -> RowSet:
-    """Read trees such as `(3 (2 It) (4 (2 is) (3 good)))`, one per line. The columns are `text`, the words of
-    the tree, and `label`, the label of its root.
-
-    This is the format of trainDevTestTrees_PTB (Socher et al., 2013; https://nlp.stanford.edu/sentiment).
+    """Read trees such as `(3 (2 It) (4 (2 is) (3 good)))`, one per line. The columns are `text` and `label`,
+    the label of the root. This is the format of trainDevTestTrees_PTB (Socher et al., 2013;
+    https://nlp.stanford.edu/sentiment).
     """
     lines = split_lines(data)
     texts, labels = [], []

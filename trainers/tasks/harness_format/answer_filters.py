@@ -21,10 +21,9 @@ _PLAIN = ("take_first", "remove_whitespace", "lowercase", "uppercase")
 
 @dataclass(frozen=True)
 class FilterStep:
-    """One step of a filter: the name of its function and, for `regex`, its arguments. `regex` returns the
-    match of `pattern` with index `group` (from the end if negative), without surrounding white space, or
-    `fallback` if there is no such match. If the pattern has groups in parentheses, only the first non-empty
-    one is returned.
+    """One step of a filter. `regex` returns the match of `pattern` with index `group` (from the end if
+    negative), or `fallback` if there is no such match. If the pattern has groups in parentheses, only the
+    first non-empty one is returned.
     """
 
     function: str
@@ -95,9 +94,7 @@ def _bounded(pattern: str, match: Callable[[], _Found]) -> _Found:
 
 
 def read_comparison(place: str, options: Mapping[str, Any]) -> TextComparison:
-    """Return the options of exact match. Raises ConfigError, with a message that begins with `place`, for
-    unknown options and invalid patterns.
-    """
+    """Return the options of exact match. Raises ConfigError for unknown options and invalid patterns."""
     known = {name: value for name, value in options.items() if name in TextComparison.__dataclass_fields__}
     if others := sorted(set(options) - set(known)):
         raise ConfigError(
@@ -111,7 +108,7 @@ def read_comparison(place: str, options: Mapping[str, Any]) -> TextComparison:
 
 def read_filters(path: Path, given: Any) -> tuple[AnswerFilter, ...]:
     """Return the filters of a task file. If it has none, return a single filter that changes nothing. Raises
-    ConfigError for invalid entries and unknown functions.
+    ConfigError for invalid entries.
     """
     if not given:
         return (AnswerFilter("none"),)

@@ -1,6 +1,4 @@
-"""Render Jinja templates with the rows of a data set. Templates run in jinja2's sandbox, so they cannot reach
-Python's internals.
-"""
+"""Render Jinja templates with the rows of a data set, in jinja2's sandbox."""
 
 import ast
 import re
@@ -28,8 +26,8 @@ def _replace(text: str, pattern: str, replacement: str, count: int = 0) -> str:
 
 
 def render_text(place: str, template: str, row: Mapping[str, Any]) -> str:
-    """Return a template filled with the columns of a row. Raises UserError, with a message that begins with
-    `place`, if the template is invalid or cannot be filled.
+    """Return a template filled with the columns of a row. Raises UserError if the template is invalid or
+    cannot be filled.
     """
     try:
         return str(_environment().from_string(template).render(**row))
@@ -47,9 +45,7 @@ def render_text(place: str, template: str, row: Mapping[str, Any]) -> str:
 
 
 class RowTemplates:
-    """The templates of a task, applied to rows of its data. Texts, targets and choices are the same as in
-    lm-evaluation-harness.
-    """
+    """The templates of a task, applied to rows of its data as in lm-evaluation-harness."""
 
     def __init__(self, task: HarnessTask) -> None:
         self._task = task
@@ -88,7 +84,7 @@ class RowTemplates:
 
     def _value(self, place: str, template: Any, row: Mapping[str, Any]) -> Any:
         """Return the value of the column that a template names or, if no column has this name, the text that
-        the template renders to. A template that is not a string is returned unchanged.
+        the template renders to.
         """
         if not isinstance(template, str):
             return template

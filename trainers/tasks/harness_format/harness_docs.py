@@ -23,9 +23,8 @@ from trainers.tasks.task_files import decode, read_content
 @dataclass(frozen=True)
 class RenderedRow:
     """A row in the form in which the model is queried. For multiple choice, `contexts` and `continuations`
-    have one entry per choice, and `gold` is the index of the right choice. Otherwise there is one context and
-    one continuation. `references` holds the accepted texts for `generate_until` and `loglikelihood`, and is
-    empty for the other output types. `place` gives the row's file and number for messages.
+    have one entry per choice, otherwise one in all. `gold` is the index of the right choice. `references`
+    holds the accepted texts for `generate_until` and `loglikelihood`.
     """
 
     place: str
@@ -38,10 +37,8 @@ class RenderedRow:
 def render_rows(
     task: HarnessTask, data: Location | None, seed: int, limit: int | None
 ) -> tuple[list[RenderedRow], tuple[FileRecord, ...]]:
-    """Render the first `limit` rows of the scored split, or all rows if `limit` is None. Returns the rendered
-    rows and the records of the split's files. Unless the task takes the first rows as shots, shots are drawn
-    for each row with `seed`. If shots come from the scored split, a row is never its own shot.
-
+    """Render the first `limit` rows of the scored split, or all rows if `limit` is None. Unless the task
+    takes the first rows as shots, shots are drawn for each row with `seed`. A row is never its own shot.
     Raises UserError for a missing file, and for a row that does not fit the templates.
     """
     rows, files = _read(task, task.split, data)
@@ -157,8 +154,8 @@ def _samples(task: HarnessTask) -> list[tuple[str, dict[str, Any]]]:
 def _read(
     task: HarnessTask, split: str, data: Location | None
 ) -> tuple[list[tuple[str, dict[str, Any]]], tuple[FileRecord, ...]]:
-    """Return every row of a split with its place (file and row number), and the records of the files. A
-    column that a row lacks is None, as in `datasets`.
+    """Return every row of a split with its place, and the records of the files. A column that a row lacks is
+    None, as in `datasets`.
     """
     found, records = [], []
     for name in task.files[split]:

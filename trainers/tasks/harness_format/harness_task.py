@@ -2,7 +2,7 @@
 
     task.yaml (+ include) -> HarnessTask -> render_rows -> contexts and continuations
 
-The library's defaults apply. A field that is unknown here and could change a score raises ConfigError.
+A field that is unknown here and could change a score raises ConfigError.
 """
 
 from collections.abc import Mapping
@@ -55,12 +55,9 @@ _TOKENS = 256  # written without max_gen_toks, as in the library
 
 @dataclass(frozen=True)
 class HarnessTask:
-    """A task of lm-evaluation-harness. `files` maps each split to its file names; relative names refer to the
-    folder of `path` or to `data=DIR`. `split` is the split that is scored. `shots` is the number of solved
-    examples. They come from `samples` if the task has any, otherwise from `shots_split`; with `first_shots`,
-    the first ones are taken. `metrics` holds the library's names of the metrics. `filters`, `comparison` and
-    `generation` apply to answers that the model writes. `version` is the version in the file's `metadata`, by
-    default 1.
+    """A task of lm-evaluation-harness. Relative names in `files` refer to the folder of `path` or to
+    `data=DIR`. `split` is the split that is scored. Solved examples come from `samples` if the task has any,
+    otherwise from `shots_split`; with `first_shots`, the first ones are taken.
 
     `texts`, `targets`, `choices` and `prefix` are the fields `doc_to_text`, `doc_to_target`, `doc_to_choice`
     and `gen_prefix`; a string there is a Jinja template or the name of a column.
@@ -100,8 +97,8 @@ def is_harness_task(path: Path) -> bool:
 
 
 def load_harness_task(path: Path, shots: int | None = None) -> HarnessTask:
-    """Load a task; `shots`, if given, replaces its number of solved examples. Raises ConfigError for Python
-    code, fields that are unknown here, and values that are not allowed.
+    """Load a task; `shots`, if given, replaces its number of solved examples. Raises ConfigError for what is
+    not supported here, such as Python code.
     """
     data = _with_included(path)
     for name in data:
@@ -286,10 +283,10 @@ def _generation(path: Path, data: Mapping[str, Any]) -> Generation:
 
 
 def read_generation(place: str, given: Mapping[str, Any], until: tuple[str, ...]) -> Generation:
-    """Convert the library's `generation_kwargs` (`given`) to settings for generating answers. If they name no
-    texts at which answers end, `until` is used. Decoding is greedy by default, at temperature 0, and with
-    `do_sample: false`; with `do_sample: true`, the default temperature is 1. Raises ConfigError, with a
-    message that begins with `place`, for unknown names and values that are not allowed.
+    """Convert the library's `generation_kwargs` to settings for generating answers. If they name no texts at
+    which answers end, `until` is used. Decoding is greedy by default, at temperature 0, and with `do_sample:
+    false`; with `do_sample: true`, the default temperature is 1. Raises ConfigError for unknown names and
+    values that are not allowed.
     """
     how = dict(given)
     stops, sampled = how.pop("until", None), how.pop("do_sample", None)

@@ -1,6 +1,4 @@
-"""The names of the metrics that a task file can list, and the kinds of tasks that each applies to. The
-formulas are in `trainers.tasks.scores`.
-"""
+"""The names of the metrics that a task file can list, and the kinds of tasks that each applies to."""
 
 _TEXTS = ("span", "generate")
 METRIC_KINDS: dict[str, tuple[str, ...]] = {

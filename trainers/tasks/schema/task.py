@@ -186,9 +186,7 @@ class Layout:
         return (names,) if isinstance(names, str) else names
 
     def format_of(self, name: str) -> Format | None:
-        """Return the format of a file: `format` if it is set, otherwise the format named by the file's
-        suffix, ignoring `.gz`. Returns None if the suffix names no format.
-        """
+        """Return `format` if it is set, otherwise the format named by the file's suffix, ignoring `.gz`."""
         if self.format is not None:
             return self.format
         name = name.removesuffix(".gz")
@@ -262,8 +260,8 @@ class Task(Layout):
 
     @property
     def layouts(self) -> Iterator[tuple[str, Layout]]:
-        """The layouts, as pairs (prefix, layout). Messages put the prefix before the names of the layout's
-        fields. A layout without columns inherits those of the task.
+        """The layouts, as pairs (prefix of field names in messages, layout). A layout without columns
+        inherits those of the task.
         """
         yield "", self
         for number, layout in enumerate(self.elsewhere):

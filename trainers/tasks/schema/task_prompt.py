@@ -98,9 +98,7 @@ class Prompt:
     generation: Generation | None = None
 
     def check(self) -> None:
-        """Validate that the continuation is not empty, that `unconditional` is set if `normalise` needs it,
-        and that no two labels have the same word.
-        """
+        """Raise ValueError if the fields are invalid or do not fit together."""
         if not self.continuation.strip():
             raise ValueError("continuation: got an empty text, expected a text such as ' {candidate}'")
         if self.normalise == "unconditional" and self.unconditional is None:

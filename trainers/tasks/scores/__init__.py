@@ -1,8 +1,5 @@
-"""Metrics of predictions. Each metric turns outcomes into statistics, from which its value, its interval and
-a paired test are computed.
-
-To add a metric, add a TaskMetric to METRICS in the file of its family, and add its name and kinds to
-`trainers.tasks.schema.metric_names`.
+"""Metrics of predictions. To add one, add a TaskMetric to METRICS in the file of its family, and add its name
+and kinds to `trainers.tasks.schema.metric_names`.
 """
 
 from collections.abc import Sequence

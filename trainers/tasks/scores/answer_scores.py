@@ -1,10 +1,9 @@
 """Exact match and token F1 of answers, as the evaluation scripts of SQuAD 1.1 and 2.0 define them, and a
 metric that compares the last numbers of two texts.
 
-An example's score is the best over its references. For exact match and token F1, answers are compared in
-lower case, without punctuation, articles and extra white space. In tasks whose questions may have no answer,
-the rules of SQuAD 2.0 apply: a prediction that is empty after this normalisation means "no answer", which
-matches only a question without an answer.
+An example's score is the best over its references. In tasks whose questions may have no answer, the rules of
+SQuAD 2.0 apply: a prediction that is empty after normalisation means "no answer", which matches only a
+question without an answer.
 """
 
 import re
@@ -36,8 +35,8 @@ def exact_match(text: str, reference: str) -> float:
 
 
 def token_f1(text: str, reference: str, empty_matches: bool) -> float:
-    """Return the F1 score of the overlap between the words of the two texts after normalisation. The score is
-    0 if only one of them has words. If neither has words, it is 1 with `empty_matches` and 0 without.
+    """Return the F1 score of the overlap between the words of the two texts after normalisation. If neither
+    has words, it is 1 with `empty_matches` and 0 without.
     """
     predicted, gold = normalise_answer(text).split(), normalise_answer(reference).split()
     if not predicted or not gold:
@@ -65,8 +64,8 @@ def number_match(text: str, reference: str) -> float:
 
 
 def answer_values(outcomes: Outcomes, score: Callable[[str, str], float]) -> np.ndarray:
-    """Return the best `score(text, reference)` of each example over its references, float64 [n]. An example
-    without references scores 0 or, in a task with `no_answer`, is compared with the empty text.
+    """Return the best `score(text, reference)` of each example over its references, float64 [n]. In a task
+    with `no_answer`, an example without references is compared with the empty text.
     """
     assert outcomes.references is not None
     assert outcomes.texts is not None
@@ -109,9 +108,8 @@ def best_threshold(values: np.ndarray, answerable: np.ndarray, answered: np.ndar
     script does, but without splitting examples of equal no-answer score. The empty answer is predicted if the
     no-answer score is above the threshold.
 
-    All arrays have one entry per example: `values` is the score of the predicted answer, `answerable` whether
-    there is a gold answer, `answered` whether the prediction is not empty, and `no_answer` the no-answer
-    score.
+    For each example, `values` is the score of the predicted answer, `answerable` says whether there is a gold
+    answer, and `answered` whether the prediction is not empty.
     """
     order = np.argsort(no_answer, kind="stable")
     scores = no_answer[order]

@@ -1,6 +1,4 @@
-"""Scores of the gold candidate, which respond to training earlier than accuracy does: the candidate's share
-of the probability, and its rank.
-"""
+"""Scores of the gold candidate, which respond to training earlier than accuracy does."""
 
 import numpy as np
 
@@ -28,9 +26,9 @@ def gold_scores(
     candidates of the item. `reciprocal_rank` is 1 / rank, where the rank of the gold candidate is 1 plus the
     number of candidates with a higher score.
 
-    `likelihoods` (log-likelihoods in nats) and `scores` are flat float64 arrays over the candidates of all
-    items; item i has the entries from `offsets[i]` up to, but not including, `offsets[i + 1]`. `gold`, int64
-    [n], is the index of each item's gold candidate; every item must have one.
+    `likelihoods` (log-likelihoods in nats) and `scores` are flat arrays over the candidates of all items;
+    item i has the entries `offsets[i] : offsets[i + 1]`. `gold`, int64 [n], is the index of each item's gold
+    candidate; every item must have one.
     """
     first, sizes = offsets[:-1], np.diff(offsets)
     right = first + gold

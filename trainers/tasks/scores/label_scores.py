@@ -1,6 +1,5 @@
-"""Metrics of labels: accuracy, F1, Matthews' correlation, and the accuracy of whole questions.
-
-Accuracy, F1 and Matthews' correlation are defined as in scikit-learn 1.9.
+"""Metrics of labels: accuracy, F1 and Matthews' correlation, defined as in scikit-learn 1.9, and the accuracy
+of whole questions.
 """
 
 import numpy as np
@@ -16,9 +15,7 @@ def _labels(outcomes: Outcomes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _correct(outcomes: Outcomes) -> np.ndarray:
-    """Return float64 [n, 2]: for each example, the number of correct labels and the number of labels. A
-    tagged sentence has one label per word, any other example has one.
-    """
+    """Return float64 [n, 2]: for each example, the number of correct labels and the number of labels."""
     gold, predicted = _labels(outcomes)
     columns = np.stack([gold == predicted, np.ones(len(gold), bool)], axis=1).astype(np.float64)
     if outcomes.offsets is None:
@@ -28,8 +25,8 @@ def _correct(outcomes: Outcomes) -> np.ndarray:
 
 
 def _by_label(outcomes: Outcomes) -> np.ndarray:
-    """Return three indicators for each of the L labels, float64 [n, 3 L]: whether the label is both the gold
-    and the prediction of an example, whether it is the prediction, and whether it is the gold.
+    """Return three indicators for each of the L labels, float64 [n, 3 L]: whether it is both gold and
+    predicted, predicted, and gold.
     """
     gold, predicted = _labels(outcomes)
     every = np.arange(len(outcomes.labels))
@@ -70,8 +67,8 @@ def _micro_f1(sums: np.ndarray) -> np.ndarray:
 
 
 def _matthews(sums: np.ndarray) -> np.ndarray:
-    """Return Matthews' correlation in Gorodkin's generalisation to L labels; 0 if gold or predictions have a
-    single label. Predictions that are not a label count as an additional label.
+    """Return Matthews' correlation in Gorodkin's generalisation to L labels. Predictions that are not a label
+    count as an additional label.
     """
     found, predicted, gold = np.split(sums, 3, axis=1)
     count = gold.sum(axis=1)

@@ -1,6 +1,4 @@
-"""The protocol of metrics: statistics of each example or group of examples, and a value computed from the
-weighted statistics.
-"""
+"""The protocol of metrics."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

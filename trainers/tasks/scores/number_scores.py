@@ -1,5 +1,5 @@
 """Correlations of predicted and gold numbers, as scipy defines them, except that the result is 0 if either
-side is constant. Scipy's NaN could neither be stored in our files nor select a checkpoint.
+side is constant.
 """
 
 import numpy as np

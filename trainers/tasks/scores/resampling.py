@@ -20,9 +20,8 @@ class Score:
     """A metric's value and its sampling noise.
 
     `low` and `high` bound the 95 % percentile interval of the bootstrap (Efron, 1979; Efron and Tibshirani,
-    1993, section 13.3): the metric is computed on `repetitions` samples of the `n` units, drawn with
-    replacement using `seed`. A unit is an example, or a question for `question_accuracy`. The interval does
-    not cover the noise of training, which only runs with several seeds can measure.
+    1993, section 13.3) over the `n` units. A unit is an example, or a question for `question_accuracy`. The
+    interval does not cover the noise of training.
     """
 
     metric: str
@@ -41,10 +40,9 @@ class Difference:
     """The difference in a metric between two runs, `b` minus `a`, on the same examples.
 
     `low` and `high` bound its 95 % interval by the paired bootstrap (Efron and Tibshirani, 1993, chapter 13;
-    Koehn, 2004). `p` is the p-value of the two-sided paired permutation test: the share of random swaps of
-    the runs' predictions that lead to a difference at least as large as the observed one. The observed
-    assignment counts as one swap. Sources of the test: Fisher, 1935; Noreen, 1989 (as approximate
-    randomisation); Yeh, 2000 (for metrics of whole corpora).
+    Koehn, 2004). `p` is the p-value of the two-sided paired permutation test (Fisher, 1935; Noreen, 1989;
+    Yeh, 2000): the share of random swaps of the runs' predictions that lead to a difference at least as large
+    as the observed one. The observed assignment counts as one swap.
     """
 
     metric: str
@@ -105,7 +103,7 @@ def _interval(values: np.ndarray) -> tuple[float, float]:
 
 def _samples(n: int, repetitions: int, seed: int) -> Iterator[np.ndarray]:
     """Yield `repetitions` bootstrap samples in blocks, float64 [samples in the block, n]: how often each of n
-    units is drawn in n draws with replacement.
+    units is drawn.
     """
     generator = np.random.default_rng(seed)
     for size in _sizes(n, repetitions):
@@ -114,8 +112,8 @@ def _samples(n: int, repetitions: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def _swaps(n: int, repetitions: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield `repetitions` random swaps in blocks, float64 [swaps in the block, n]: 1 for each of n units that
-    is swapped, else 0.
+    """Yield `repetitions` random swaps in blocks, float64 [swaps in the block, n]: 1 for each unit that is
+    swapped, else 0.
     """
     generator = np.random.default_rng(seed)
     for size in _sizes(n, repetitions):

@@ -2,7 +2,7 @@
 texts that it has scored.
 
 ROUGE is computed by rouge-score, BLEU and chrF by sacrebleu, because their tokenization is part of the
-metric. The extra `finetune` installs both.
+metric.
 """
 
 import importlib
@@ -40,7 +40,7 @@ def _texts(outcomes: Outcomes) -> tuple[list[str], list[list[str]]]:
 
 def _rouge(outcomes: Outcomes, kind: str) -> np.ndarray:
     """Return float64 [n, 2]: the best ROUGE F1 of each example over its references, with Porter's stemmer
-    (Lin, 2004); and always 1, to count the examples.
+    (Lin, 2004), and 1.
     """
     scorer = _library("rouge_score.rouge_scorer", kind).RougeScorer([kind], use_stemmer=True)
     texts, references = _texts(outcomes)

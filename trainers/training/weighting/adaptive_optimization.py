@@ -22,7 +22,7 @@ _THIRDS = 25  # (2/3)^25 of the distance of grid points: 4e-5 of it
 
 @dataclass(frozen=True)
 class ADOState(WeightsState):
-    """The state of ADO: what a run has learned so far. The last axis of every array is the domain.
+    """The state of ADO. The last axis of every array is the domain.
 
     `weights` are the policy, `average` is the policy's mean since the warm-up, and `credit` its moving
     average. `read` counts targets; `effective` counts them weighted by their factor in the loss. `curve`
@@ -49,8 +49,8 @@ class ADOState(WeightsState):
 
     def factors(self, targets: np.ndarray, warmup: int) -> np.ndarray:
         """Return the factor of each domain's nats in a step, given the step's `targets` by domain: the
-        domain's weight divided by its share of the targets read, including those of the step. It is 1 during
-        the warm-up and for domains without targets.
+        domain's weight divided by its share of the targets read. It is 1 during the warm-up and for domains
+        without targets.
         """
         if self.steps < warmup:
             return np.ones(len(targets))
@@ -105,8 +105,7 @@ class ADOWeights(OnlineWeights[ADOState]):
 
     def begin(self, batches: Sequence[Batch]) -> Scale:
         """Return the function that computes the factors of the step. The factors of a loss are those of
-        `ADOState.factors`, divided by the number of targets of this loss in the step. The first loss provides
-        the targets for `ADOState.factors`.
+        `ADOState.factors`, divided by the number of targets of this loss in the step.
         """
         now, warmup = self.now, self._warmup
         return lambda counts: now.factors(counts[0], warmup) / np.maximum(1.0, counts.sum(axis=1, keepdims=True))
@@ -122,8 +121,7 @@ def fit_power_law(amounts: np.ndarray, losses: np.ndarray) -> tuple[float, float
     `losses`, both [points], and return (coefficient, exponent).
 
     The fit is by least squares, with floor and coefficient at least 0 and the exponent from 0.01 to 0.8, the
-    paper's bound. Points of loss 0 have no targets and are left out. If fewer than 5 points remain, both
-    results are 0.
+    paper's bound. Points of loss 0 are left out. If fewer than 5 points remain, both results are 0.
     """
     usable = losses > 0
     if usable.sum() < _FEWEST_POINTS:
@@ -159,7 +157,7 @@ def _shares(read: np.ndarray) -> np.ndarray:
 
 
 def _ends_stretch(step: int) -> bool:
-    """Return whether a stretch of steps, which gives one point of the learning curves, ends with step `step`.
-    Each stretch ends when the number of steps reaches another power of 1.02.
+    """Return whether a stretch of steps ends with step `step`. Each stretch ends when the number of steps
+    reaches another power of 1.02.
     """
     return step == 1 or math.floor(math.log(step) / _GROWTH) > math.floor(math.log(step - 1) / _GROWTH)

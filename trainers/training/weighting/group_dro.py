@@ -25,8 +25,8 @@ class GroupDROState(WeightsState):
     excess: np.ndarray
 
     def update(self, nats: np.ndarray, targets: np.ndarray, settings: GroupDRO) -> "GroupDROState":
-        """Return the state after a step. `nats` is the excess loss of the step and `targets` its number of
-        targets, both summed by domain: [domains].
+        """Return the state after a step with the excess loss `nats` and the number of targets `targets`, both
+        [domains].
         """
         excess = np.divide(nats, targets, out=self.excess.copy(), where=targets > 0)
         with np.errstate(divide="ignore"):  # without smoothing, a weight may have become 0
@@ -46,9 +46,8 @@ class GroupDROWeights(OnlineWeights[GroupDROState]):
         self._next = self.now
 
     def begin(self, batches: Sequence[Batch]) -> Scale:
-        """Measure the excess losses, and compute the weights of the step from them. Returns the function that
-        computes the factor of each domain in each loss: the domain's weight divided by its number of targets
-        in that loss.
+        """Measure the excess losses, and compute the weights of the step from them. The factor of each domain
+        in each loss is the domain's weight divided by its number of targets in that loss.
         """
         nats, targets = self._engine.excess(batches, self._reference, len(self._names))
         finite = bool(np.isfinite(nats).all())  # otherwise the step will be skipped

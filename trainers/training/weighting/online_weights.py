@@ -16,9 +16,8 @@ from trainers.training.weighting.weights_interface import OnlineWeights
 def online_weights_of(
     config: Job, sources: Sequence[JobSource], lengths: Sequence[int], engine: Engine
 ) -> OnlineWeights[Any] | None:
-    """Return the online weights of a run that reads `sources`, or None if the run does not use them.
-    `lengths` are the row lengths of the run's phases. Raises ConfigError if the reference model of group DRO
-    does not fit the run.
+    """Return the online weights of a run, or None if the run does not use them. `lengths` are the row lengths
+    of the run's phases. Raises ConfigError if the reference model of group DRO does not fit the run.
     """
     if not isinstance(config, Pretraining) or config.online_weights is None:
         return None

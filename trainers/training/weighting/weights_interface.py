@@ -1,6 +1,4 @@
-"""The interface of all methods of online weighting: the current weights of domains, their mean, and a state
-for checkpoints.
-"""
+"""The interface of all methods of online weighting."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,7 +18,7 @@ from trainers.rows.batch import Batch
 @dataclass(frozen=True)
 class WeightsState:
     """The state of a weighting method: the `weights` [domains] after the last step, and `summed`, their sum
-    over `steps` steps. Subclasses add the arrays that their method needs.
+    over `steps` steps.
     """
 
     weights: np.ndarray
@@ -32,11 +30,7 @@ State = TypeVar("State", bound=WeightsState)
 
 
 class OnlineWeights(ABC, Generic[State]):
-    """The weights of the domains of a run. Every worker has its own object, with the same weights.
-
-    Before a step, `begin` returns the function that computes the domains' factors in the loss. After the
-    step, `end` adopts the new weights, unless the step was skipped.
-    """
+    """The weights of the domains of a run. Every worker has its own object, with the same weights."""
 
     def __init__(self, names: Sequence[str], state: State) -> None:
         self._names, self.now = tuple(names), state

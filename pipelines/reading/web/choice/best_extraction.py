@@ -48,9 +48,9 @@ class Bounds:
     """The conditions under which resiliparse alone decides, chosen on the pages to which the weights are
     fitted (docs/benchmarks.md).
 
-    `unsure` limits the number of letters expected to be judged wrongly, as a share of the letters kept.
-    `missing` limits the share of the letters in the page's prose that resiliparse's text lacks. `prose` is
-    the lowest number of letters that the page's prose must have.
+    `unsure` limits the letters expected to be judged wrongly, as a share of the letters kept. `missing`
+    limits the share of the letters in the page's prose that resiliparse's text lacks. `prose` is the lowest
+    number of letters in the page's prose.
     """
 
     unsure: float = 0.08
@@ -65,8 +65,7 @@ BOUNDS = Bounds()
 class PageEvidence:
     """What the rule that chooses lines needs to know about a page. `lines` are the lines of resiliparse's
     text. `links` are the keys (`letters_of`) of the texts of the page's links. `prose` returns the keys of
-    the page's lines of prose; it is a function because not every page needs them. `markdown` says whether the
-    lines are Markdown.
+    the page's lines of prose.
     """
 
     lines: list[Line]
@@ -82,8 +81,8 @@ def rule_version() -> str:
 
 @cache
 def shipped_weights() -> Weights:
-    """Return the weights from `line_weights.json`: a list for resiliparse's lines `alone` and a list for the
-    lines of `both` extractors. Each is the constant, followed by one weight for each feature.
+    """Return the weights from `line_weights.json`, `alone` for resiliparse's lines and `both` for the lines
+    of both extractors. Each list is the constant, followed by one weight for each feature.
     """
     found = json.loads(_WEIGHTS.read_text())
     names = {"alone": TEXT_FEATURES, "both": (*TEXT_FEATURES, *BOTH_FEATURES)}
@@ -94,7 +93,7 @@ def choose_lines(
     page: PageEvidence, extract_second: Callable[[], list[Line]], weights: Weights, bounds: Bounds = BOUNDS
 ) -> list[Line]:
     """Return the chosen lines of a page. `extract_second` returns the lines of trafilatura's text; it is
-    called only if they are needed. `weights` are in the form of `shipped_weights`.
+    called only if they are needed.
     """
     forms: Forms = {}
     scores = _scores(text_features(page.lines, page.links, forms), weights["alone"])
@@ -124,9 +123,9 @@ def _is_certain(page: PageEvidence, scores: Sequence[float], bounds: Bounds) -> 
 
 
 def read_page(tree: Any, extract: Callable[[], str], markdown: bool) -> PageEvidence:
-    """Return what the rule that chooses lines needs to know about a page, given resiliparse's HTMLTree of it.
-    `extract` returns resiliparse's text of the page. Extraction as Markdown changes the tree, so in that case
-    the prose is collected first.
+    """Return the evidence for choosing lines, given resiliparse's HTMLTree of a page. `extract` returns
+    resiliparse's text of the page. Extraction as Markdown changes the tree, so in that case the prose is
+    collected first.
     """
     from resiliparse.extract.html2text import extract_plain_text
 
@@ -172,7 +171,7 @@ def _keep_structure(lines: list[Line], keep: list[bool]) -> None:
 
 
 def _scores(rows: list[list[float]], weights: list[float]) -> list[float]:
-    """Return for each row weights[0] plus the weighted sum of its features. The sum is correctly rounded, so
-    that the choice of lines does not depend on the processor.
+    """Return the weighted sum for each row, correctly rounded so that the choice of lines does not depend on
+    the processor.
     """
     return [math.fsum([weights[0], *map(float.__mul__, weights[1:], row)]) for row in rows]

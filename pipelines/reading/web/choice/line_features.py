@@ -2,8 +2,7 @@
 content.
 
 Features of blocks and their neighbours tell content from boilerplate (Kohlschütter et al. 2010, "Boilerplate
-Detection using Shallow Text Features"). Whether each of the two extractors has a line is further evidence. No
-feature looks for words of a particular language.
+Detection using Shallow Text Features"). No feature looks for words of a particular language.
 """
 
 import math
@@ -37,8 +36,8 @@ _SENTENCE_LETTERS = 40
 
 
 def find_prose(text: str) -> list[str]:
-    """Find the lines of `text` that look like prose: long enough for a sentence, and ending like one. Return
-    the key (`letters_of`) of each.
+    """Return the key (`letters_of`) of each line that looks like prose: long enough for a sentence, and
+    ending like one.
     """
     ends = (line for line in text.split("\n") if len(line) >= _SENTENCE_LETTERS and _ends(line.rstrip()))
     return [key for key in map(letters_of, ends) if len(key) >= _SENTENCE_LETTERS]
@@ -49,8 +48,7 @@ Forms = dict[str, list[float]]
 
 def text_features(lines: Sequence[Line], links: frozenset[str], forms: Forms | None = None) -> list[list[float]]:
     """Return TEXT_FEATURES of each line; no line may have an empty `key`. `links` are the keys (`letters_of`)
-    of the page's link texts. `forms` is a cache of the features that depend only on a line's text and
-    `links`; pass the same dict to several calls with the same `links`, so that nothing is computed twice.
+    of the page's link texts. `forms` is a cache; share it only between calls with the same `links`.
     """
     rows = _forms(lines, links, {} if forms is None else forms)
     letters = [len(line.key) for line in lines]

@@ -20,7 +20,7 @@ _WORK = 1 << 28  # letters searched for such lines in a text: half a second; lat
 
 class Line(NamedTuple):
     """A line of a page. `key` is its letters and digits, case-folded. `gap` says whether an empty line
-    precedes it. `first` and `second` say whether the first and the second text have it.
+    precedes it. `first` and `second` say which of two merged texts have it.
     """
 
     text: str
@@ -77,14 +77,10 @@ def merge_lines(first: list[Line], second: list[Line], keep: re.Pattern[str] | N
     """Return the lines of both texts: those of `second` in their order, and between them, at their places,
     the lines that only `first` has.
 
-    Two lines are the same if their keys are equal. They are also the same if their keys begin with the same
-    _HEAD letters and no other key in either text begins that way; this finds, for example, a line with a
-    formula that one extractor does not know. A line that both texts have is written once, as in `second`, or
-    as in `first` if `keep` is found there.
-
-    Lines that the texts divide differently are found by searching for a line's key (_WITHIN letters or more)
-    in the joined keys of the other text. A line of `first` that is found is left out; a line of `second` that
-    is found counts as present in both.
+    Two lines are the same if their keys are equal, or if only these two keys begin with the same _HEAD
+    letters. A line that both texts have is written once, as in `second`, or as in `first` if `keep` is found
+    there. Texts may divide lines differently, so a line's key (_WITHIN letters or more) is also searched for
+    in the joined keys of the other text. A line of `first` that is found there is left out.
     """
     same = _pairs(first, second)
     within_second, within_first = _Text(second), _Text(first)
@@ -136,8 +132,7 @@ def _head(line: Line) -> str:
 @dataclass
 class _Text:
     """The letters of a text, in which lines can be searched for. The time of all searches grows with the
-    product of both texts' lengths, so their total work is limited. Once the limit is reached, no line is
-    found.
+    product of both texts' lengths, so their total work is limited. Beyond the limit, no line is found.
     """
 
     lines: list[Line]

@@ -1,7 +1,6 @@
 """Compute the centroids of the cells of similar embeddings, by k-means over a sample of the corpus.
 
-The sample is drawn by document id, so it does not depend on the division into parts or on the number of
-workers.
+The sample is drawn by document id, so it does not depend on the division into parts.
 """
 
 from collections.abc import Sequence
@@ -57,8 +56,8 @@ def find_centroids(
     out: StepOutput, inputs: Sequence[Candidates], kind: pa.DataType, cells: int | None, cluster: Cluster
 ) -> Centroids:
     """Commit and return the centroids of `cells` cells. If `cells` is None, there is one cell for every
-    CELL_DOCUMENTS competing documents, rounded up. There are fewer centroids if the sample has fewer distinct
-    embeddings. `kind` is the type of the embeddings.
+    CELL_DOCUMENTS competing documents. There are fewer centroids if the sample has fewer distinct embeddings.
+    `kind` is the type of the embeddings.
     """
     rows = sum(one.part.rows for one in inputs)
     share = min(1.0, SAMPLE_BYTES / (4 * kind.list_size) / max(1, rows))
@@ -80,8 +79,8 @@ class _SampleTask:
 
 
 def sample_embeddings(task: _SampleTask) -> tuple[FileRecord, int]:
-    """Commit the embeddings and random numbers of a part's sample: the competing documents whose random
-    number is below `share`. Returns the file and the number of competing documents.
+    """Commit the embeddings and random numbers of a part's sample. Returns the file and the number of
+    competing documents, sampled or not.
     """
     unit = f"sample.{task.one.number:05d}"
     receipt = task.out.receipt(unit)

@@ -1,7 +1,7 @@
 """Cells of similar embeddings on disk, and the election of the documents to keep within each cell.
 
-One task computes the centroids of all cells from a sample (cell_centroids.py). Every part then sends its
-documents to the partitions of their cells, each partition elects, and the results return to the parts.
+Every part sends its documents to the partitions of their cells, each partition elects, and the results return
+to the parts.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -110,9 +110,7 @@ class CellSearch:
 
 
 def scatter_cells(task: _PartTask) -> FileRecord:
-    """Commit the competing documents of a part with the columns that the election needs, grouped by partition
-    of cells. Returns the file.
-    """
+    """Commit the competing documents of a part, grouped by partition of cells. Returns the file."""
     one = task.one
     unit = f"cells.{one.number:05d}"
     receipt = task.out.receipt(unit)
@@ -158,9 +156,7 @@ def elect_in_cells(task: _CellTask) -> tuple[FileRecord, dict[str, Any]]:
     """Elect in the cells of a partition. Commit the members of all clusters, dropped or kept, grouped by
     part.
 
-    Returns the file and the counts: `sizes`, the number of clusters by size; `largest`, the number of
-    documents in the largest cell; `beyond`, the number of kept documents outside the electorates, which were
-    not compared with one another.
+    Returns the file and counts, among them `beyond`, the number of kept documents outside the electorates.
     """
     unit = f"elected.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -192,9 +188,6 @@ def _elect(task: _CellTask) -> tuple[pa.Table, dict[str, Any]]:
 
 
 def _electorates(task: _CellTask) -> tuple[pa.Table, dict[bytes, int]]:
-    """Return the documents of a partition that take part in the election, by cell and in the order of
-    preference, and the number of documents of each cell.
-    """
     sizes: dict[bytes, int] = {}
 
     def counted() -> Iterator[pa.Table]:
@@ -215,8 +208,7 @@ def _cut(table: pa.Table, keep: tuple[KeepKey, ...]) -> pa.Table:
 
 def _follow(later: pa.Table, table: pa.Table, stays: np.ndarray, threshold: float) -> np.ndarray:
     """Return, for each document of `later`, the row in `table` of the first kept document of its cell that is
-    similar to it, or STAYS if there is none. `later` holds documents outside the electorates, and `stays` the
-    rows of `table` that are kept.
+    similar to it, or STAYS if there is none. `stays` are the rows of `table` that are kept.
     """
     winner = np.full(len(later), STAYS, np.int64)
     vectors, kept = vectors_of(later[EMBEDDING]), table.take(pa.array(stays)).combine_chunks()
@@ -230,9 +222,8 @@ def _follow(later: pa.Table, table: pa.Table, stays: np.ndarray, threshold: floa
 
 
 def _lost(documents: pa.Table, winners: np.ndarray, winner: np.ndarray) -> pa.Table:
-    """Return a table of the dropped documents: the part, the row, the winner's row in `winners`, and the
-    similarity to the winner. `winners` holds the vectors of the electorates. `winner` has, for each of
-    `documents`, the winner's row in `winners`, or STAYS if the document is kept.
+    """Return a table of the dropped documents. `winner` has, for each of `documents`, the row of its winner's
+    vector in `winners`, or STAYS if the document is kept.
     """
     lose = np.flatnonzero(winner != STAYS)
     similarity = pair_cosines(vectors_of(documents[EMBEDDING])[lose], winners[winner[lose]])

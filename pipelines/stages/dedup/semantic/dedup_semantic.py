@@ -2,7 +2,7 @@
 
 Abbas et al. 2023, "SemDeDup: Data-efficient learning at web-scale through semantic deduplication" (arXiv
 2303.09540), section 3. k-means divides the embeddings into cells, and documents are compared only within
-their cell. `cells.py` in this folder sends the documents to their cells and chooses which ones are kept.
+their cell.
 """
 
 from collections.abc import Sequence
@@ -68,12 +68,11 @@ class DedupSemantic(CorpusStage):
 
     def writes(self) -> pa.Schema:
         """Return `drop` and the columns described here. A cluster is a kept document and the documents
-        dropped in its favour. `semantic_cluster` is the id of the kept document, and `semantic_cluster_size`
-        the number of documents in the cluster; both are null outside clusters.
+        dropped in its favour. `semantic_cluster` is the id of the kept document; it and
+        `semantic_cluster_size` are null outside clusters.
 
-        `semantic_copies` is the number of documents that a kept document represents: itself and those dropped
-        in its favour; null if the document was dropped here. `semantic_similarity` is the cosine similarity
-        to the kept document.
+        `semantic_copies` is the number of documents that a kept document represents, itself included; null if
+        the document was dropped here. `semantic_similarity` is the cosine similarity to the kept document.
         """
         columns = [("semantic_cluster", ID), ("semantic_cluster_size", pa.int32()), ("semantic_copies", pa.int32())]
         return pa.schema([(DROP, pa.string()), *columns, ("semantic_similarity", pa.float32())])

@@ -1,8 +1,7 @@
 """The clusters of a corpus at one or two levels, learned from a sample: centroids, names and characteristic
 words.
 
-The sample is drawn by document id, so it does not depend on the division into parts or on the number of
-workers.
+The sample is drawn by document id, so it does not depend on the division into parts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,8 +40,8 @@ EMBEDDING = Column("embedding")
 
 @dataclass(frozen=True)
 class TopicName:
-    """A topic, which is a cluster of documents: its name, its characteristic words, its number of documents
-    in the sample, and its subtopics (`parts`).
+    """A topic, which is a cluster of documents. `sampled` is its number of documents in the sample, and
+    `parts` are its subtopics.
     """
 
     name: str
@@ -62,8 +61,8 @@ class TopicName:
 
 @dataclass(frozen=True)
 class TopicModel:
-    """A trained topic model: the file of its centroids, and its topics in order. In the file, the row of each
-    topic is followed by the rows of its subtopics.
+    """A trained topic model. In the file of centroids, the row of each topic is followed by the rows of its
+    subtopics.
     """
 
     file: FileRecord
@@ -93,8 +92,7 @@ def learn_topics(
     cluster: Cluster,
 ) -> TopicModel:
     """Commit the centroids of up to `sizes[0]` topics, and of up to `sizes[1]` subtopics of each, learned
-    from up to `sample` documents. Returns the model. `width` is the width of the vectors; the words of `text`
-    name the topics.
+    from up to `sample` documents. The words of `text` name the topics.
     """
     rows = sum(part.rows for part in parts)
     share = min(1.0, 1.2 * sample / max(1, rows))  # somewhat more, because the number drawn is random
@@ -116,7 +114,7 @@ class _SampleTask:
 
 def sample_topics(task: _SampleTask) -> FileRecord:
     """Commit the vectors and words of the part's sample: the documents that have a vector and whose id,
-    hashed to [0, 1), is below `share`. Returns the file.
+    hashed to [0, 1), is below `share`.
     """
     unit = f"sample.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -172,7 +170,6 @@ def train_topics(task: _TrainingTask) -> TopicModel:
 def _divide(vectors: np.ndarray, words: pa.Array, sizes: tuple[int, ...]) -> tuple[list[np.ndarray], list[TopicName]]:
     """Divide a sample into clusters. Return two lists, the largest cluster first: the centroid of each
     cluster followed by those of its subclusters, float32 [1 + parts, width], and the clusters as topics.
-    Clusters without documents are excluded.
     """
     if not len(vectors) or sizes[0] < 1:
         return [], []
@@ -192,8 +189,8 @@ def _divide(vectors: np.ndarray, words: pa.Array, sizes: tuple[int, ...]) -> tup
 
 
 def _cluster(vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Run k-means from STARTS starts. Return the best result: the centroids, float32 [k, width], and the
-    index of the centroid nearest to each vector, int64 [n].
+    """Run k-means from STARTS starts. Return the best centroids, float32 [k, width], and the index of the
+    centroid nearest to each vector, int64 [n].
     """
     best, result = -np.inf, (np.zeros((0, vectors.shape[1]), np.float32), np.zeros(0, np.int64))
     for start in range(STARTS):

@@ -23,8 +23,8 @@ _CHARACTERS = 5000  # of a text that are read for its words
 def words_of(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return the distinct words of each text, in lower case and sorted, list<string> [n].
 
-    Words are those of pipelines/kernels/text/segment.py that consist only of letters. A word in ASCII must
-    have three or more letters. Only the first 5,000 characters of a text are read.
+    Words consist only of letters. A word in ASCII must have three or more. Only the first 5,000 characters of
+    a text are read.
     """
     from pipelines.kernels.text.buffers import blocks, text_buffers
     from pipelines.kernels.text.characters import classify
@@ -51,8 +51,8 @@ def telling_words(words: pa.Array, clusters: np.ndarray, count: int) -> list[lis
 
     Words are ordered by the z-score of the log-odds ratio of their frequencies inside and outside the
     cluster, with the frequencies in all documents as prior (Monroe, Colaresi and Quinn 2008, "Fightin'
-    Words", section 3.3). A word counts once per document. Words with a z-score below 1.96, or in fewer than 5
-    documents of the cluster, are excluded.
+    Words", section 3.3). Words with a z-score below 1.96, or in fewer than 5 documents of the cluster, are
+    excluded.
     """
     flat = words.flatten().dictionary_encode()
     lengths = pc.list_value_length(words).to_numpy(zero_copy_only=False)
@@ -85,8 +85,8 @@ def _log_odds(counts: np.ndarray, prior: np.ndarray) -> np.ndarray:
 
 
 def name_of(words: Sequence[str], number: int, taken: Collection[str]) -> str:
-    """Return a name that is not in `taken`: up to three of the words, joined with `_`. If no such name is
-    found, return `topic_N`, where N is `number` + 1.
+    """Return a name that is not in `taken`: up to three of the words, joined with `_`, or otherwise
+    `topic_N`, where N is `number` + 1.
     """
     for skipped in range(max(1, len(words) - _IN_NAME + 1)):
         chosen: list[str] = []

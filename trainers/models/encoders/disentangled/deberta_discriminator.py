@@ -13,9 +13,8 @@ from trainers.models.encoders.disentangled.disentangled_embedding import Disenta
 
 
 class DetectionHead(torch.nn.Module):
-    """A head that computes, for each token, the logit that the token was replaced, as in the authors' code.
-    The head adds the state of the token and the state of the first token of its document, and applies a norm,
-    a layer with GELU and an output layer.
+    """A head that computes, for each token, the logit that the token was replaced. As in the authors' code,
+    it reads the sum of the state of the token and the state of the first token of its document.
     """
 
     def __init__(self, configuration: Any) -> None:
@@ -47,9 +46,8 @@ class DebertaDiscriminator(DebertaV2PreTrainedModel):
         self.post_init()
 
     def add_generator(self, generator: Any, disentangled: bool) -> None:
-        """Add the generator, a `DebertaV2ForMaskedLM` of the same width. The discriminator then reads the
-        generator's token embeddings, either directly or, with `disentangled`, through a
-        `DisentangledEmbedding`.
+        """Add the generator, a `DebertaV2ForMaskedLM` of the same width. The discriminator then reads its
+        token embeddings, with `disentangled` through a `DisentangledEmbedding`.
         """
         base = generator.deberta.embeddings.word_embeddings
         self.deberta.embeddings.word_embeddings = DisentangledEmbedding(base) if disentangled else base

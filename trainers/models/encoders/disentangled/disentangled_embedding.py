@@ -1,6 +1,4 @@
-"""Embeddings that a discriminator shares with its generator without training the generator's table
-(DeBERTaV3: He et al., 2023).
-"""
+"""Embeddings that a discriminator shares with its generator (DeBERTaV3: He et al., 2023)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +8,7 @@ import torch
 
 class DisentangledEmbedding(torch.nn.Module):
     """The discriminator's embeddings, E_D = sg(E_G) + E_delta: the generator's embeddings `base`, which
-    receive no gradient from here, plus `delta`, which is initialised with zeros.
+    receive no gradient from here, plus `delta`.
     """
 
     def __init__(self, base: torch.nn.Embedding) -> None:

@@ -1,8 +1,5 @@
-"""The layers of DeBERTa (He et al., 2021), called one by one, and the enhanced mask decoder, for all versions
-of DeBERTa in `transformers`.
-
-The whole model of `transformers` does not accept a mask per position, but its layers do. Distances within a
-document are the same as in its row, so packed documents have the same results as each document alone.
+"""The layers of DeBERTa (He et al., 2021) and the enhanced mask decoder. The layers are called one by one,
+because the whole model of `transformers` does not accept a mask per position.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,9 +23,7 @@ PUBLISHED: dict[str, Any] = {
 
 
 def check_settings(configuration: Any, settings: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a `transformers` configuration has other values than `settings`. The order of
-    lists does not matter.
-    """
+    """Raise ConfigError if a `transformers` configuration has other values than `settings`."""
     for name, value in settings.items():
         found = getattr(configuration, name, None)
         if (sorted(found or []) != sorted(value)) if isinstance(value, list) else (found != value):
@@ -50,8 +45,7 @@ def _decodes(network: Any) -> bool:
 
 def hidden(network: Any, inputs: Inputs, after_first: Callable[[Any, Any, Any], Any] | None = None) -> Any:
     """Return the final states [rows, length, width], those of the enhanced mask decoder if there is one.
-    `after_first` computes the input of the second layer from the embedded tokens, the states of the first
-    layer and the mask.
+    `after_first` computes the input of the second layer.
     """
     stack, encoder = network.deberta, network.deberta.encoder
     states = stack.embeddings(input_ids=inputs.ids, position_ids=inputs.positions)

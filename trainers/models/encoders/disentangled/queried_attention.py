@@ -1,6 +1,4 @@
-"""The attention of DeBERTa's first version for the enhanced mask decoder, where queries come from other
-states than keys and values.
-"""
+"""The attention of DeBERTa's first version for the enhanced mask decoder."""
 
 from typing import Any
 
@@ -10,7 +8,7 @@ from transformers.models.deberta.modeling_deberta import DisentangledSelfAttenti
 
 class QueriedAttention(DisentangledSelfAttention):
     """Disentangled attention that accepts separate `query_states`. The class of `transformers` 5 fails with
-    them, because it transposes them as if they were a matrix.
+    them.
     """
 
     def forward(
@@ -23,8 +21,7 @@ class QueriedAttention(DisentangledSelfAttention):
         rel_embeddings: Any = None,
     ) -> tuple[Any, Any]:
         """Return (context, weights or None). The context is the output of attention from `query_states` to
-        `hidden_states`; all three are [rows, length, width]. If `query_states` is None, `hidden_states` gives
-        the queries too.
+        `hidden_states`; all three are [rows, length, width].
         """
         if query_states is None:
             given = (hidden_states, attention_mask, output_attentions)
