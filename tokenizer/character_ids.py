@@ -18,7 +18,7 @@ _BATCH_BYTES = 1 << 24  # bytes of text per batch; encoding briefly needs about 
 @dataclass(frozen=True)
 class CharacterIds:
     """A table with the id of every code point, int32 [0x110000]. If the vocabulary has no unknown token,
-    unknown characters have the id -1. `path` is the tokenizer's file, for messages.
+    unknown characters have the id -1.
     """
 
     path: str

@@ -31,10 +31,9 @@ Texts = Mapping[str, pa.LargeStringArray]
 class Row:
     """The measurements of one tokenizer on one group of texts. Words are separated by white space.
 
-    `tokens_per_word` is the fertility. `bytes_per_token` (UTF-8) is the compression. `coverage` is the share
-    of words that yield at least one token and no unknown token. `vocabulary_used` is the share of the
-    vocabulary, without special tokens, that occurs in the texts. `megabytes_per_second` is the speed of
-    encoding alone, in wall time with `threads` threads.
+    `tokens_per_word` is the fertility. `coverage` is the share of words that yield at least one token and no
+    unknown token. `vocabulary_used` is the share of the vocabulary, without special tokens, that occurs in
+    the texts. `megabytes_per_second` is the speed of encoding alone, in wall time with `threads` threads.
     """
 
     tokenizer: str

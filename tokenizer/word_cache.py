@@ -35,9 +35,6 @@ def cuts_at_spaces(definition: Definition) -> bool:
     """Return whether a text's ids are known to be the concatenated ids of its pieces between spaces and line
     feeds. This holds for the BPE, WordPiece and unigram kinds trained here and for BERT's tokenizer. With
     unigram, callers must encode texts that contain NEXT_LINE as a whole.
-
-    The reasons: BERT's normaliser works on characters and combining marks, and its pre-tokenizer cuts at
-    white space. NFC and NFKC never combine anything with a space.
     """
     normalizer, cutter = definition.data["normalizer"], definition.data["pre_tokenizer"]
     if normalizer is None or cutter is None or any(not token["special"] for token in definition.data["added_tokens"]):

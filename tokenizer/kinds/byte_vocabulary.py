@@ -1,7 +1,6 @@
 """The byte vocabulary: every byte of UTF-8 is a token, as in ByT5 (Xue et al. 2022). Nothing is learned.
 
-An id is the byte plus 128, because the reserved tokens come first. ByT5 reserves three ids, so its ids are
-ours minus 125.
+An id is the byte plus 128. The ids of ByT5 are ours minus 125.
 """
 
 from tokenizer.vocabulary.specials import SPECIALS

@@ -23,11 +23,13 @@ def grow_byte_bpe(texts: Iterable[str], base: Definition, vocab_size: int, *, mi
     """Return the content of a `tokenizer.json` that extends the tokenizer `base` to `vocab_size` tokens.
 
     The tokens of `base` keep their ids. They are followed by the reserved tokens
-    (`tokenizer.vocabulary.specials`) that `base` lacks, and then by one token per new merge. `texts` may be
-    read several times, so it must not be an iterator.
+    (`tokenizer.vocabulary.specials`) that `base` lacks, and then by one token per new merge. Two tokens are
+    merged only if they occur side by side at least `min_frequency` times in the texts. `texts` may be read
+    several times, so it must not be an iterator.
 
-    Raises ValueError if `base` is not a byte-level BPE that keeps every byte, for unsuitable options or
-    texts, and where `add_reserved` does.
+    Raises ValueError if `base` is not a byte-level BPE that keeps every byte, if an ordinary token of `base`
+    has the name of a reserved token that must be added, if `base` and the added reserved tokens already fill
+    `vocab_size`, for texts with too few repeated pairs, and for a text with a lone surrogate.
     """
     if base.kind not in ("byte_bpe", "bytes") or not base.keeps_bytes:
         raise ValueError(
@@ -59,7 +61,7 @@ def _learn(
     texts: Iterable[str], base: Definition, numbers: Iterable[int], count: int, min_frequency: int
 ) -> list[tuple[str, str]]:
     """Return up to `count` merges as pairs of strings, learned on texts in which one character stands for
-    each token of the base. `numbers` are the ids of the tokens whose characters form the alphabet.
+    each token of the base. `numbers` are the ids of the tokens in the alphabet.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 

@@ -17,11 +17,13 @@ def train_unigram(
     """Train a unigram vocabulary and return the content of its `tokenizer.json`. `texts` is read twice, so it
     must not be an iterator.
 
-    The reserved tokens have the ids 0 to 127; the pieces follow. Texts are normalised as for T5 (`nmt_nfkc`).
-    `lowercase` also converts to lower case. A run of characters outside the vocabulary becomes `<unk>`.
-    Pieces have at most 16 characters.
+    The reserved tokens have the ids 0 to 127; the pieces follow. Texts are normalised as for T5 (`nmt_nfkc`):
+    control characters are removed, line ends and tabs become spaces, NFKC is applied, several spaces become
+    one, spaces at both ends are removed, and one is added before the first word. `lowercase` also converts to lower case.
+    A run of characters outside the vocabulary becomes `<unk>`. Pieces have at most 16 characters.
 
-    Raises ValueError for unsuitable options or texts, such as texts that do not fill `vocab_size`.
+    Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, for a text
+    with a lone surrogate, for a `vocab_size` below 129, and for a `coverage` outside (0, 1].
     """
     check_request(vocab_size, len(SPECIALS) + 1, "128 are reserved", coverage, 1)
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

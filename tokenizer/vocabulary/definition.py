@@ -117,8 +117,8 @@ class Definition:
 
     @cached_property
     def within_text_json(self) -> str:
-        """The copy of the file that encodes part of a text that is already normalised. It is `plain_json`
-        without a normaliser and without the space that some pre-tokenizers add before a text.
+        """The copy of the file that encodes part of a text that is already normalised: `plain_json` without a
+        normaliser and without the space that some pre-tokenizers add before a text.
         """
         cutter = self.data["pre_tokenizer"]
         parts = [

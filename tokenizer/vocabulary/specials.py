@@ -90,7 +90,7 @@ mixture of UL2; `all` stands for every reserved token.
 
 def required_tokens(names: Iterable[str]) -> frozenset[str]:
     """Return the reserved tokens that objectives need. A name is an objective in REQUIRED_BY or a reserved
-    token, which stands for itself. Raises ValueError for any other name.
+    token. Raises ValueError for any other name.
     """
     tokens: set[str] = set()
     for name in names:

@@ -16,7 +16,7 @@ from trainers.tasks.schema.task import Task
 @dataclass(frozen=True)
 class Leak:
     """A leak between two splits: `count` examples of `other` also occur in `split`. `kind` says whether their
-    texts or their ids are the same. `pair` holds the indices of two such examples, in `split` and in `other`.
+    texts or their ids are the same. `pair` holds the indices of two such examples.
     """
 
     kind: str

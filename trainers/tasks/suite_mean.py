@@ -8,9 +8,7 @@ from trainers.tasks.load_task import Suite, load_task
 
 @dataclass(frozen=True)
 class SuiteScore:
-    """The score of a suite: the mean over the columns that were scored, or None if there are none. `columns`
-    maps each column of the suite to its score, or to None if it was not scored.
-    """
+    """The score of a suite: the mean over the columns that were scored, or None if there are none."""
 
     suite: str
     mean: float | None

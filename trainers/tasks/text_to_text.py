@@ -122,10 +122,12 @@ def parse_outputs(examples: Examples, texts: Sequence[str]) -> np.ndarray | list
     """Parse generated texts into predictions, in the form that `predictions_of` takes. The text that the
     target template has around the gold is removed first.
 
-    For classify, a text that is not the word of a label becomes -100, which counts as wrong. For regress,
-    numbers are clipped to the task's range; a text that is not a number becomes the lowest number of the
-    range, or 0. For tag, unknown and missing tags become the first label. For choose, a text that is not a
-    candidate becomes the candidate with the highest token F1.
+    For classify, a text that is not the word of a label becomes -100, which counts as wrong; case is ignored,
+    except between words that differ only in case. For regress, numbers are clipped to the task's range; a
+    text that is not a number becomes the lowest number of the range, or 0 if the task has no range. For tag,
+    unknown and missing tags become the first label, and tags beyond the last word are ignored. For choose, a
+    text that is not a candidate becomes the candidate with the highest token F1. For span with `no_answer`,
+    the text for no answer becomes the empty text.
     """
     task, templates = examples.task, templates_of(examples.task)
     before, _, after = (piece.strip() for piece in _around(templates))

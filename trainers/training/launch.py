@@ -45,8 +45,8 @@ def launch(config: Job, corpus: JobCorpus, run: LocalPath, workers: int, show: C
     """Train with the resolved `config` until the run is finished or stopped. Under torchrun `workers` is
     ignored.
 
-    Raises LostWorkerError if another worker is lost under torchrun. On Ray, raises it if workers are lost
-    four times in a row without a new checkpoint, or if no resources are left.
+    Raises LostWorkerError if another worker is lost under torchrun; on Ray, only if workers are lost four
+    times in a row without a new checkpoint, or if no resources are left.
     """
     refuse_known("torch", "ray", "pyarrow")
     require_libraries(config.sinks)
@@ -221,8 +221,7 @@ def _work(arguments: dict[str, Any]) -> None:
 
 def _loss(error: Exception) -> str:
     """Return a line that says how training on Ray was interrupted: workers or their controller were lost, or
-    workers could not be started. Any other error is raised again; if a worker raised a UserError, that error
-    is raised instead of Ray's.
+    workers could not be started. Any other error is raised again, a worker's UserError in place of Ray's.
     """
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
     from ray.train import ControllerError, PreemptionError

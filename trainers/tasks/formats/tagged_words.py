@@ -91,7 +91,6 @@ def _feature(text: str, column: str) -> str:
 
 
 def _depths(heads: list[str], where: str) -> list[str]:
-    """Return the depth of each word of a sentence, as text."""
     for head in heads:
         if not head.isdecimal() or int(head) > len(heads):
             raise UserError(f"{where}: head: got {head!r}, expected 0 to {len(heads)}")

@@ -83,8 +83,8 @@ class RowTemplates:
         return [str(each) for each in value]
 
     def _value(self, place: str, template: Any, row: Mapping[str, Any]) -> Any:
-        """Return the value of the column that a template names or, if no column has this name, the text that
-        the template renders to.
+        """Return the value of the column that a template names or, if there is none, the text that the
+        template renders to.
         """
         if not isinstance(template, str):
             return template

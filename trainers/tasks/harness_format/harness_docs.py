@@ -23,8 +23,8 @@ from trainers.tasks.task_files import decode, read_content
 @dataclass(frozen=True)
 class RenderedRow:
     """A row in the form in which the model is queried. For multiple choice, `contexts` and `continuations`
-    have one entry per choice, otherwise one in all. `gold` is the index of the right choice. `references`
-    holds the accepted texts for `generate_until` and `loglikelihood`.
+    have one entry per choice, and `gold` is the index of the right choice. `references` holds the accepted
+    texts for `generate_until` and `loglikelihood`.
     """
 
     place: str
@@ -135,7 +135,7 @@ def _one_text(place: str, value: Any) -> str:
 
 def _shots(task: HarnessTask, pool: list[Any], own: bool, seed: int, number: int) -> list[int]:
     """Return the indices, in `pool`, of the shots for row `number`. With `own`, the row itself is in `pool`
-    at index `number` and is excluded.
+    and is excluded.
     """
     if not task.shots:
         return []

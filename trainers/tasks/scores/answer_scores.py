@@ -1,9 +1,8 @@
 """Exact match and token F1 of answers, as the evaluation scripts of SQuAD 1.1 and 2.0 define them, and a
 metric that compares the last numbers of two texts.
 
-An example's score is the best over its references. In tasks whose questions may have no answer, the rules of
-SQuAD 2.0 apply: a prediction that is empty after normalisation means "no answer", which matches only a
-question without an answer.
+In tasks whose questions may have no answer, the rules of SQuAD 2.0 apply: a prediction that is empty after
+normalisation means "no answer", which matches only a question without an answer.
 """
 
 import re

@@ -22,9 +22,8 @@ def gold_scores(
 ) -> dict[str, tuple[TaskMetric, Outcomes]]:
     """Return the two metrics for n items by name, each with the outcomes that it is computed from.
 
-    `gold_probability` is the likelihood of the gold candidate, divided by the sum of the likelihoods of all
-    candidates of the item. `reciprocal_rank` is 1 / rank, where the rank of the gold candidate is 1 plus the
-    number of candidates with a higher score.
+    `gold_probability` is the gold candidate's share of the likelihood of all candidates of the item.
+    `reciprocal_rank` is 1 / rank, where the rank is 1 plus the number of candidates with a higher score.
 
     `likelihoods` (log-likelihoods in nats) and `scores` are flat arrays over the candidates of all items;
     item i has the entries `offsets[i] : offsets[i + 1]`. `gold`, int64 [n], is the index of each item's gold

@@ -41,8 +41,7 @@ class Difference:
 
     `low` and `high` bound its 95 % interval by the paired bootstrap (Efron and Tibshirani, 1993, chapter 13;
     Koehn, 2004). `p` is the p-value of the two-sided paired permutation test (Fisher, 1935; Noreen, 1989;
-    Yeh, 2000): the share of random swaps of the runs' predictions that lead to a difference at least as large
-    as the observed one. The observed assignment counts as one swap.
+    Yeh, 2000), in which the observed assignment counts as one of the random swaps.
     """
 
     metric: str
@@ -112,9 +111,6 @@ def _samples(n: int, repetitions: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def _swaps(n: int, repetitions: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield `repetitions` random swaps in blocks, float64 [swaps in the block, n]: 1 for each unit that is
-    swapped, else 0.
-    """
     generator = np.random.default_rng(seed)
     for size in _sizes(n, repetitions):
         yield generator.integers(0, 2, (size, n)).astype(np.float64)

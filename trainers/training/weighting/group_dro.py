@@ -46,8 +46,9 @@ class GroupDROWeights(OnlineWeights[GroupDROState]):
         self._next = self.now
 
     def begin(self, batches: Sequence[Batch]) -> Scale:
-        """Measure the excess losses, and compute the weights of the step from them. The factor of each domain
-        in each loss is the domain's weight divided by its number of targets in that loss.
+        """Measure the excess losses, and compute the weights of the step from them. Returns the function that
+        computes the factor of each domain in each loss: the domain's weight divided by its number of targets
+        in that loss.
         """
         nats, targets = self._engine.excess(batches, self._reference, len(self._names))
         finite = bool(np.isfinite(nats).all())  # otherwise the step will be skipped
