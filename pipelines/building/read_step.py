@@ -1,4 +1,4 @@
-"""Run the read steps of a build. One task per group of files streams parts to disk."""
+"""Run the read steps of a build. Each group of files is read by one task, which streams its parts to disk."""
 
 import time
 from collections import Counter

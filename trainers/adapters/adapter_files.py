@@ -77,9 +77,9 @@ class StockHead:
         return list(dict.fromkeys(found))
 
     def peft_names(self, own: Iterable[str]) -> dict[str, str]:
-        """Return a mapping to the names that peft uses for parameters of the stock model, from our names of
-        the head's parameters and from `own`, the names that peft would use for the method's parameters in our
-        model.
+        """Return a mapping from our parameter names to peft's names for the same parameters of the stock
+        model. Its keys are our names of the head's parameters, and `own`: the names that peft would use for
+        the method's parameters if it wrapped our model.
         """
         ours, theirs = (f"{_PREFIX}{beginning}" for beginning in self.stacks)
         return {name: theirs + name.removeprefix(ours) for name in own} | {

@@ -235,8 +235,8 @@ LOSSES: dict[str, Loss] = {
 
 @dataclass(frozen=True)
 class Measure:
-    """A share that is logged but not trained. `counts` returns the part and the whole of the share for each
-    row: [rows, 2].
+    """A fraction that is logged but is not part of the loss, such as an accuracy. `counts` returns its
+    numerator and denominator for each row, [rows, 2].
     """
 
     name: str

@@ -15,7 +15,7 @@ class Past:
 
     `cache` contains the keys and values of every layer, as `transformers` keeps them. `seen`, bool [rows,
     columns], says which columns of the cache are text. An encoder-decoder also has `encoded`, the states of
-    the encoder, and `source`, bool [rows, length], which says which of these states are of text.
+    the encoder, and `source`, bool [rows, length], which marks those of text.
     """
 
     cache: Any

@@ -68,8 +68,9 @@ def cut_at_sentences(
 
 @kernel(nogil=True)
 def _needed(start: int, end: int, text: int, needed: np.ndarray) -> int:
-    """Return the number of row positions that a part of a document needs: the stream positions from `start`
-    up to `end`, where the document's own tokens begin at position `text`.
+    """Return the number of row positions that the part of a document at stream positions `start` to `end`
+    (exclusive) needs. `text` is the position of the document's first own token, after the mark; `needed` is
+    that of a `trainers.rows.batch.Room`.
     """
     return needed[max(0, end - max(start, text))] if end > start else 0
 

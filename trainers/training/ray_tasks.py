@@ -130,9 +130,10 @@ def start_ray() -> None:
 
 
 def lean_trainer() -> Any:
-    """Return a subclass of Ray Train's DataParallelTrainer without three helpers that training does not need.
-    Each is a process that loads Ray Train before workers start. In a version of Ray with other names of
-    callbacks and methods, they start as usual.
+    """Return a subclass of Ray Train's DataParallelTrainer that does not start three helper processes, which
+    training does not need: those for data sets, for cleaning up placement groups and for autoscaling. Each
+    would load Ray Train before the workers start. If a version of Ray names these callbacks and methods
+    differently, the helpers start as usual.
     """
     from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer

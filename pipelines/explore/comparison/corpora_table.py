@@ -64,8 +64,9 @@ def _show_ngrams(page: Page, comparison: CorpusComparison) -> None:
 
 
 def change_rows(change: SourceChange, kind: Kind) -> list[tuple[str | None, int]]:
-    """Return (reason, number of documents) for each reason why documents of a source went out or came in. For
-    the kind `changed`, the only reason is None.
+    """Return (reason, number of documents) for the documents of a source that went out, by the reason why the
+    new corpus does not keep them, or that came in, by the reason why the old one did not. For the kind
+    `changed`, return at most one row, whose reason is None.
     """
     if kind == "changed":
         return [(None, change.changed)] if change.changed else []

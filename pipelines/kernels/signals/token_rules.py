@@ -182,7 +182,8 @@ def _host_end(data: np.ndarray, i: int, end: int, table: np.ndarray) -> int:
 @kernel()
 def _is_address(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> bool:
     """Return whether a chunk is [letters://][user@]host, followed by nothing or by one of `:/?#` and any
-    text. The host must end in a dot and two or more letters, none of them a capital.
+    text. The host must end in a dot and two or more letters, none of them a capital. What precedes the first
+    `://` must be letters only, so `a.com/?u=http://b.com` is no address.
     """
     dot = begin
     while dot < end and data[dot] != _FULL_STOP:

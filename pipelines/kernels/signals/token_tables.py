@@ -1,7 +1,5 @@
-"""The character lists of spaCy and datatrove, for datatrove's word tokens and for its rules of C4 and
-FineWeb, as one table.
-
-This module does not import numba, which keeps planning fast.
+"""The character lists of spaCy and datatrove as one table of class bits, the words that keep their full stop,
+and the kind bits of tokens. They are used for datatrove's word tokens and for its C4 and FineWeb rules.
 """
 
 import functools

@@ -122,7 +122,9 @@ def cut_to_electorate(tables: Iterable[pa.Table], cut: Callable[[pa.Table], pa.T
 
 
 def others(tables: Iterable[pa.Table], electorate: pa.Table) -> Iterator[pa.Table]:
-    """Yield the documents of the tables that are not in the electorate, table by table."""
+    """Yield the rows of each table whose documents are not in `electorate` (the rows that `cut_to_electorate`
+    kept). A table without such rows is skipped.
+    """
     known = address(electorate["part"], electorate["row"])
     for table in tables:
         outside = pc.is_null(pc.index_in(address(table["part"], table["row"]), value_set=known))

@@ -74,9 +74,10 @@ class BlockList:
     def blocks(self, urls: Iterable[Url | None]) -> np.ndarray:
         """Return whether each URL is blocked, bool [n].
 
-        A domain blocks itself and its subdomains. A URL entry blocks only URLs of its own host: with a query,
-        those with that path and query, otherwise its path and everything below it. Case, scheme and port do
-        not count, nor does `www.` in the comparison with a URL entry.
+        A domain blocks itself and its subdomains. A URL entry blocks only URLs of its own host. An entry with
+        a query blocks the URLs with the same path and query; an entry without one blocks its path and
+        everything below it. Case, scheme and port are ignored, and so is `www.` when a URL is compared with a
+        URL entry.
         """
         counts, digests = [], bytearray()
         for url in urls:

@@ -124,9 +124,9 @@ class Sampled:
 
 @dataclass
 class Summary:
-    """The summary of a part or source. `values` has, for each column that is not numeric, the counts (all
-    documents, kept documents) by value, or None if there are too many values. `samples` is by (step, rule),
-    with kept documents under KEPT.
+    """The summary of a part or source. `values` maps each non-numeric column to the counts (all documents,
+    kept documents) of each value, or to None if there are too many values. `samples` holds samples of the
+    dropped documents, keyed by the (step, rule) that dropped them, and of the kept documents, under KEPT.
     """
 
     histograms: dict[str, Histogram] = field(default_factory=dict)

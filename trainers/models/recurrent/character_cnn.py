@@ -68,7 +68,9 @@ class CharacterCnn(torch.nn.Module):
 
     @property
     def repeats(self) -> int:
-        """The number of multiplications per token beyond one per parameter."""
+        """The multiplications per token that a count of the parameters misses. A filter of width k is applied
+        at LENGTH - k + 1 places, so its weights are used LENGTH - k more times.
+        """
         return sum(each.weight.numel() * (LENGTH - each.kernel_size[0]) for each in self.filters)
 
     def forward(self, ids: Any) -> Any:

@@ -182,14 +182,14 @@ class Verdict:
 @dataclass(frozen=True)
 class Reuse:
     """Domains whose ratios to one another are kept from an earlier study. `proposal` is the `proposal.yaml`
-    of that study. `domains` names the domains to keep; by default, all domains that the file and the corpus
-    share. They become one domain, `reused`, so a study of a corpus with a few new domains varies only the new
-    domains and `reused`, and needs fewer runs.
+    of that study. `domains` names the domains to keep; by default, all domains that both that proposal and
+    the corpus have. They become one domain, `reused`, so a study of a corpus with a few new domains varies
+    only the new domains and `reused`, and needs fewer runs.
 
     `reused` has the sum of the tokens and of the prior shares of the kept domains. Its cap in epochs ensures
-    that none of them exceeds its own cap. `floors`, `fixed` and `max_epochs` may name `reused`. All mixtures
-    of the study keep the ratios, including the prior and the baselines; only the mixtures in `own` may
-    differ.
+    that none of them exceeds its own cap. In the section `proposal` of the study file, `floors`, `fixed` and
+    `max_epochs` may name `reused`. All mixtures of the study, including the prior and the baselines, keep the
+    ratios; only those in `confirmation.own` may differ.
     """
 
     proposal: str

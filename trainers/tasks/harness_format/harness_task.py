@@ -286,10 +286,11 @@ def _generation(path: Path, data: Mapping[str, Any]) -> Generation:
 
 
 def read_generation(place: str, given: Mapping[str, Any], until: tuple[str, ...]) -> Generation:
-    """Convert the library's `generation_kwargs` to settings for generating answers. If they name no texts at
-    which answers end, `until` is used. Decoding is greedy by default, at temperature 0, and with `do_sample:
-    false`; with `do_sample: true`, the default temperature is 1. Raises ConfigError for unknown names and
-    values that are not allowed.
+    """Convert the `generation_kwargs` of lm-evaluation-harness to settings for generating answers. If they
+    name no stop sequences, `until` is used. The default temperature is 0, or 1 with `do_sample: true`.
+    Decoding is greedy at temperature 0, and always with `do_sample: false`.
+
+    Raises ConfigError for unknown names and values that are not allowed.
     """
     how = dict(given)
     stops, sampled = how.pop("until", None), how.pop("do_sample", None)

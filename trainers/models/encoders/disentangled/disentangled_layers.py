@@ -1,5 +1,6 @@
 """The layers of DeBERTa (He et al., 2021) and the enhanced mask decoder. The layers are called one by one,
-because the whole model of `transformers` does not accept a mask per position.
+because the full `transformers` model does not accept an attention mask that differs from position to
+position.
 """
 
 from collections.abc import Callable, Mapping
