@@ -17,8 +17,8 @@ MODELS, CHILDREN = "loading models", "extracting pages"
 
 
 class _Account:
-    """The account of this process, in processor seconds. `since` is the time at the last call of `settle`,
-    and `children` is that of ended child processes at the last call of `take_account`.
+    """The processor seconds of this process: in total at the last call of `settle` (`since`), and of ended
+    child processes at the last call of `take_account` (`children`).
     """
 
     def __init__(self) -> None:

@@ -40,9 +40,8 @@ _BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
 
 
 class _Loader(Composer, yaml.CSafeLoader):
-    """SafeLoader that reads booleans and numbers as YAML 1.2 does, where PyYAML implements 1.1: only `true`
-    and `false` are booleans, `2e9` is a float, and `010` is 10. Numbers may contain underscores. Dates stay
-    text.
+    """SafeLoader that reads booleans and numbers as YAML 1.2 does, where PyYAML implements 1.1: `no` is text,
+    `2e9` is a float, and `010` is 10. Numbers may contain underscores. Dates stay text.
 
     libyaml does the parsing. Its composer is not used, because deep nesting overflows the stack there.
     """
@@ -128,8 +127,8 @@ def dump_yaml(data: Any, width: int = 80, flow: bool | None = False) -> str:
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """Load the mapping in a YAML file. Raises ConfigError if the file does not exist or does not hold a
-    mapping.
+    """Load the mapping in a YAML file. Raises ConfigError if the file does not exist, is not valid YAML in
+    UTF-8, or does not hold a mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")

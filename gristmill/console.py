@@ -44,8 +44,8 @@ class Page:
             self.field(name, value, indent, width)
 
     def field(self, name: str, value: str, indent: int = 2, width: int = 0) -> None:
-        """Print a name and a value, which is clipped after 200 characters. `width` is the width of the name's
-        column.
+        """Print a name and a value, which is clipped after 200 characters. The name's column is `width`
+        characters wide; 0 means 26 minus `indent`.
         """
         if len(value) > _VALUE:
             value = f"{value[:_VALUE]}... ({len(value) - _VALUE:,} more characters)"
@@ -89,8 +89,8 @@ class ProgressDisplay:
             self._bars.stop()
 
     def say(self, line: str) -> None:
-        """Print a line after the seconds since the display was created. It appears above the bar, if there is
-        one.
+        """Print a line, preceded by the seconds since the display was created. If there is a bar, the line
+        appears above it.
         """
         self._console.print(
             f"[dim]{time.perf_counter() - self._started:6.1f}s[/dim] {escape(printable(line))}", soft_wrap=True

@@ -71,7 +71,8 @@ class PoisonError(UserError):
 
 class BrokenTaskError(UserError):
     """A task failed in every attempt. In the last attempt, it ran out of memory (reason `memory`) or its
-    process died (`death`). `memory` is the memory limit of the last attempt in bytes.
+    process died (`death`). `position` is the index of the task. `memory` is the memory limit of the last
+    attempt in bytes, or None if it had no limit.
     """
 
     def __init__(self, message: str, position: int, memory: int | None, reason: str) -> None:
@@ -99,7 +100,7 @@ class StorageError(Exception):
 
 
 class RemoteError(StorageError):
-    """An object store or a web server failed. A task that raises it is retried, since the user cannot fix it."""
+    """An object store or a web server failed: a StorageError that the user cannot fix."""
 
 
 def reason_of(error: OSError) -> str:

@@ -57,7 +57,8 @@ class EventLog:
 
 
 def read_events(path: Path, event: str | None = None, size: int | None = None) -> list[dict[str, Any]]:
-    """Return the events of a file, or of its first `size` bytes; none if the file does not exist yet.
+    """Return the events in a file, or in its first `size` bytes; none if the file does not exist yet. If
+    `event` is given, only events of that name are returned.
 
     Bytes after the last newline are skipped: they were cut off or are still being written.
     """

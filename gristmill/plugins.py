@@ -12,8 +12,8 @@ from gristmill.errors import ConfigError
 
 
 def installed(group: str) -> dict[str, list[metadata.EntryPoint]]:
-    """Return the entry points of a group, keyed by PACKAGE:NAME. A key has more than one entry point if a
-    package declares the name twice.
+    """Return the entry points of a group, keyed by PACKAGE:NAME, with PACKAGE in lower case and with
+    underscores. A key has more than one entry point if a package declares the name twice.
     """
     found: dict[str, list[metadata.EntryPoint]] = {}
     for point in metadata.entry_points(group=group):
@@ -26,7 +26,8 @@ def load_installed(group: str, name: str, what: str) -> Any:
     """Import the plugin PACKAGE:NAME of an entry-point group and return it. `what` is the kind of plugin for
     messages, such as `stage`.
 
-    Raises ConfigError if the plugin is unknown or ambiguous, or cannot be imported.
+    Raises ConfigError if the plugin is unknown, is declared twice or cannot be imported, or if several
+    packages have installed its module. The caller must add the plugin's name to the message.
     """
     known = installed(group)
     if name not in known:

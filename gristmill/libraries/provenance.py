@@ -18,9 +18,9 @@ SCRIPT = "__main__"
 
 
 def provenance(thing: object) -> dict[str, str]:
-    """Return the code identity of a function, or of the class of an object: the versions of the distributions
-    that contain the code, by name, and a digest under `source`. Empty for code of this project. Raises
-    UserError if the source is not in a file.
+    """Return the code identity of a function, or of the class of an object: the version of each distribution
+    that contains the code, by name, and under `source` a digest of its whole top-level package or module.
+    Empty for code of this project. Raises UserError if the source is not in a file.
     """
     owner = _owner(thing)
     return dict(_provenance(owner.__module__, owner.__qualname__))

@@ -17,8 +17,8 @@ _GROUP = 16  # characters of the name of a group
 
 
 def stacked_bars(label: str, names: Sequence[str], series: Sequence[tuple[str, str, Sequence[int]]]) -> Markup:
-    """Draw horizontal stacked bars with their totals. `names` are the names of the bars, at least one. Each
-    entry of `series` is (name, colour, lengths).
+    """Draw a horizontal stacked bar, with its total, for each of `names`. Each entry of `series` is (name,
+    colour, one length per bar). `names` and `series` must not be empty.
     """
     totals = [sum(parts) for parts in zip(*(values for _, _, values in series), strict=True)]
     labels = [shortened(name, _LABEL) for name in names]

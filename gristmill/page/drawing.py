@@ -44,8 +44,9 @@ class Drawing:
         self._marks: list[str] = []
 
     def add(self, tag: str, words: str = "", *, title: str | None = None, **attributes: Any) -> None:
-        """Draw an SVG element with the text `words` and the tooltip `title`. Numbers are pixels. In attribute
-        names, `_` becomes `-` and a trailing `_` is dropped. Attributes that are None are omitted.
+        """Draw an SVG element with the text `words` and the tooltip `title`. Numbers are pixels, rounded to
+        tenths; give other values as text. In attribute names, `_` becomes `-` and a trailing `_` is dropped.
+        Attributes that are None are omitted.
         """
         written = "".join(
             f' {name.rstrip("_").replace("_", "-")}="{_escaped(value if isinstance(value, str) else f"{round(value, 1):g}")}"'

@@ -26,7 +26,9 @@ def compact(value: float) -> str:
 
 
 def in_words(value: float | None) -> str:
-    """Format a count for prose. From a million on, the power of 1000 is written as a word: `7.12 million`."""
+    """Format a count for prose: `999,999`, and from a million on with three significant digits, `7.12
+    million`.
+    """
     if value is None:
         return NONE
     for limit, unit in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):

@@ -26,7 +26,8 @@ class Bound:
 @dataclass(frozen=True)
 class HistogramRow:
     """One row of a histogram chart. `every` holds the heights of its bars for all documents, and `kept` those
-    for the kept documents. `shaded` lists spans (from, to) of the axis, from 0 to 1.
+    for the kept documents. `shaded` lists the ranges that filters drop, as (start, end) positions on the
+    axis, from 0 to 1.
     """
 
     name: str

@@ -17,8 +17,8 @@ _LOGARITHMIC = 30.0  # minimum ratio of the highest to the middle value for a lo
 
 @dataclass(frozen=True)
 class Series:
-    """One series of a line chart: points (x, y), ordered by x. `number` determines its colour and dashes. A
-    `band` of (x, low, high) is shaded behind the line.
+    """One series of a line chart: points (x, y), ordered by x, each with a dot on the line if `dotted`.
+    `number` determines the colour and the dashes. A `band` of (x, low, high) is shaded behind the line.
     """
 
     number: int
@@ -42,8 +42,9 @@ class Mark:
 
 @dataclass(frozen=True)
 class LineChart:
-    """A line chart with its layout computed, mostly in pixels of the plot. `box` is the plot's left, top,
-    width and height. `cut` says whether the beginning of a line is cut off at the top of the plot.
+    """A line chart with its layout computed. Positions are in pixels from the top left of the plot; `box` is
+    the plot's left, top, width and height in the drawing. `cut` says whether the beginning of a line is cut
+    off at the top.
     """
 
     title: str
@@ -99,7 +100,8 @@ def line_chart(
     zero: bool = False,
     x_ticks: Sequence[tuple[float, str]] | None = None,
 ) -> LineChart | None:
-    """Lay out a chart of `series`. Returns None if no series has a finite point.
+    """Lay out a chart of `series`. Returns None if no series has a finite point. `shown` formats the labels
+    of the value axis. The x axis starts at 0.
 
     With `zero`, the value axis includes 0. It is logarithmic instead if all values are positive and the
     highest exceeds 30 times the median. Without `zero`, the axis may omit high values that occur only in the

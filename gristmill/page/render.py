@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def render_template(template: Path, **values: Any) -> str:
-    """Render a template with `values`. Every string is escaped, except `Markup`, such as that of charts."""
+    """Render a template with `values`. Every string is escaped unless it is `Markup`, as charts are."""
     return _environment(template.parent).get_template(template.name).render(values)
 
 

@@ -1,8 +1,9 @@
 """A bounded local cache of remote files, named by their checksums, and of computed files, named by their
 inputs. Because of these names, no entry can be stale.
 
-The cache is in $GRISTMILL_CACHE (default: gristmill below the user's cache directory) and holds up to about
-$GRISTMILL_CACHE_BYTES (default: 20 GiB). The least recently used files are evicted.
+The cache is in $GRISTMILL_CACHE (default: gristmill below the user's cache directory), and its limit is
+$GRISTMILL_CACHE_BYTES (default: 20 GiB). A process checks the limit when it first adds a file and after every
+1 % of the limit that it adds, and evicts the least recently used files.
 """
 
 import errno
@@ -65,6 +66,12 @@ def path_for(kind: str, name: str) -> LocalPath:
     return _directory() / kind / name
 
 
+def store(kind: str, name: str, content: bytes) -> None:
+    """Write a computed file to its path (`path_for`)."""
+    path_for(kind, name).write_atomic(content)
+    _account(len(content))
+
+
 def _directory() -> LocalPath:
     own = os.environ.get("GRISTMILL_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -99,15 +106,22 @@ def _facts(path: LocalPath) -> tuple[int, str]:
 def _keep(local: LocalPath, checksum: str) -> None:
     target = _directory() / checksum[:2] / checksum
     target.parent.mkdir(exist_ok=True)
-    limit = _limit()
-    _added[0] += local.stat().st_size
+    size = local.stat().st_size
+    _limit()  # raises for an invalid limit before anything is added
     local.rename(target)
-    if _added[0] * 100 >= limit:
+    _account(size)
+
+
+_added: list[int | None] = [None]  # bytes since this process last checked the limit; None before its first check
+
+
+def _account(size: int) -> None:
+    limit, before = _limit(), _added[0]
+    if before is None or (before + size) * 100 >= limit:
         _added[0] = 0
         _make_room(limit)
-
-
-_added = [0]
+    else:
+        _added[0] = before + size
 
 
 def _limit() -> int:

@@ -342,8 +342,8 @@ def read_range(path: Path, start: int, end: int) -> bytes:
 
 
 def verify_once(path: Path, record: FileRecord) -> None:
-    """Raise CorruptFileError if a file differs from its record. Checksums of intact files are cached by path,
-    size, modification time and inode.
+    """Raise CorruptFileError if a file differs from its record, and FileNotFoundError if it is missing.
+    Checksums of intact files are cached by path, size, modification time and inode.
     """
     status = host().stat(str(path))
     _verify(str(path), status.st_size, status.st_mtime_ns, status.st_ino, record.bytes, record.xxh3_128)

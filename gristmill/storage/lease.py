@@ -87,9 +87,11 @@ def lock(
     timeout: float = TIMEOUT_SECONDS,
     beat: float = _HEARTBEAT_SECONDS,
 ) -> Iterator[Lease]:
-    """Hold the lease of a directory or prefix during the block. Waits, and raises errors, as `acquire` does.
+    """Hold the lease of a directory or prefix during the block, and renew it every `beat` seconds. Waits, and
+    raises errors, as `acquire` does.
 
-    If another process takes over the lease, `lost` is called in a thread. By default, work continues.
+    If the lease is lost, `lost` is called in another thread. By default, `say` gets a message and the block
+    continues.
     """
     lease = acquire(place, work, say, wait=wait, timeout=timeout)
 

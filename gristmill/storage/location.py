@@ -112,7 +112,7 @@ class Location(ABC):
     @abstractmethod
     def version(self) -> tuple[int, ...] | None:
         """Return numbers that change whenever the file is replaced, or None if getting them costs as much as
-        reading the file.
+        reading the file. A missing local file raises FileNotFoundError.
         """
 
     @abstractmethod
@@ -121,8 +121,8 @@ class Location(ABC):
 
     @abstractmethod
     def missing_hint(self) -> str:
-        """Return a hint to append to a message that nothing was found here. It names settings that may be
-        missing, or is empty.
+        """Return a hint to append to the message that nothing was found here: settings that may be missing.
+        Empty if there is none.
         """
 
     @abstractmethod
@@ -137,8 +137,8 @@ class Location(ABC):
 
     @abstractmethod
     def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
-        """Return the bytes [start, end) of a recorded file below the directory, for each range (record,
-        start, end). They are not verified.
+        """Return, for each (record, start, end), the bytes [start, end) of this recorded file below the
+        directory, without verifying them.
 
         A range is cut at the end of its file. Raises FileNotFoundError if a file is missing and not in the
         cache.
@@ -196,7 +196,9 @@ class Location(ABC):
 
     @abstractmethod
     def probe_writable(self) -> None:
-        """Create the local directory if it is missing, and raise OSError if no file can be created in it."""
+        """Create the directory if it is missing, and raise OSError if no file can be created in it. Does
+        nothing in an object store.
+        """
 
     @abstractmethod
     def rename_if_possible(self, target: Self) -> None:

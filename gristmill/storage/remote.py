@@ -138,8 +138,8 @@ def file_name(url: str) -> str:
 
 
 def list_urls(url: str, remote: Remote) -> dict[str, Facts]:
-    """Return the facts of every file below a URL, by the file's path relative to the URL. The path is empty
-    if the URL is itself a file, as an HTTP URL always is.
+    """Return the facts of every file below a URL, keyed by the file's path relative to the URL. The path is
+    empty if the URL is itself a file, as an HTTP URL always is.
     """
     if url.lower().startswith("http"):
         return {"": _ask(url, remote, lambda store, path: _facts(url, store.info(path)))}
@@ -212,8 +212,8 @@ class RemoteFile(io.RawIOBase):
         return int(self._file.tell())
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` and return the number of bytes read, which is less than its size only at the end of
-        the file.
+        """Fill `buffer` and return the number of bytes read. Only at the end of the file is it less than the
+        size of the buffer.
         """
         size: int | None = self._file.size
         left = len(buffer) if size is None else min(len(buffer), max(0, size - self.tell()))
@@ -355,8 +355,9 @@ _public: set[tuple[str, int]] = set()  # services whose addresses were public at
 
 
 def is_public(address: str) -> bool:
-    """Return whether an IP address belongs to the public internet. An IPv6 address that contains an IPv4
-    address is judged by the IPv4 address, but one in the prefix for local NAT64 (RFC 8215) is never public.
+    """Return whether an IP address belongs to the public internet. An IPv4-mapped, IPv4-compatible, 6to4 or
+    NAT64 address is judged by the IPv4 address in it, but the prefix for local NAT64 (RFC 8215) is never
+    public.
     """
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):

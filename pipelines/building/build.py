@@ -157,8 +157,8 @@ def _find_published(state: Build) -> None:
 
 
 def _is_stale(step: Step, manifest: StepManifest | None, state: Build) -> bool:
-    """Return whether a step must be removed after documents were forgotten: it has a manifest that does not
-    count as published, or one of its inputs is not published.
+    """Return whether a step must be removed after documents were forgotten: it was published but may hold a
+    forgotten document, or one of its inputs is not published.
     """
     if manifest is None:
         return (state.root / step.directory / "manifest.json").exists()

@@ -1,4 +1,6 @@
-"""Run the read steps of a build. Each group of files is read by one task, which streams its parts to disk."""
+"""Run the read steps of a build. Each group of files is read by one task, which writes each part as soon as
+it is full.
+"""
 
 import time
 from collections import Counter
@@ -132,7 +134,7 @@ def run_reads(state: Build) -> None:
     key (the hash of the file's source and path).
 
     Raises SourceError if two files have the same key, or if a source has no record and does not set
-    `allow_empty`. Raises ChangedSourceError if a file changes while it is read.
+    `allow_empty`. Raises ChangedSourceError if a file was changed after the build was planned.
     """
     sources = [source for source in state.plan.config.sources if f"read.{source.name}" not in state.published]
     tasks: list[_ReadTask] = []

@@ -45,8 +45,8 @@ def run_build(
 
     The build runs on the Ray cluster at `address` (default: RAY_ADDRESS in the environment) or, if neither is
     given, on a local Ray with `workers` workers (default: the number of cores). Without `address`,
-    `in_process` makes all tasks run in this process. If no cluster is given, those of a small build do so
-    anyway (`_is_small`).
+    `in_process` makes all tasks run in this process. So do the tasks of a small build (`_is_small`) if no
+    cluster is given.
 
     `memory` is the number of bytes that a task may use. With `quarantine`, documents that break a step are
     set aside instead of ending the build. With `variant`, the corpus is published as a variant of this name,

@@ -1,5 +1,5 @@
-"""Run the tasks of another package's corpus stage only on workers that have the same code of that package as
-the machine that planned the build.
+"""Check on every worker that a corpus stage of another package has the same code as on the machine that
+planned the build.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -81,7 +81,7 @@ class Build:
 
     def check_steps(self) -> None:
         """Raise ConflictError if documents were forgotten since the build began, or if `gc` has removed a
-        step of the plan.
+        step of the plan. In an object store, steps are not checked.
         """
         self.check_forgotten()
         for step in self.plan.steps if self.root.local is not None else ():

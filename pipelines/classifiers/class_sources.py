@@ -28,7 +28,8 @@ def check_split(held_out: float, seed: int) -> None:
 
 def open_sources(names: Sequence[str], label: str) -> list[tuple[Corpus, str]]:
     """Return (corpus, source) for each of the named sources, without repetitions. A name is
-    `DIRECTORY:SOURCE` for one source or `DIRECTORY` for all sources of the corpus.
+    `DIRECTORY:SOURCE` for one source or `DIRECTORY` for all sources of the corpus. Raises UserError, with
+    `label` in its message, if a corpus lacks a named source.
     """
     found: dict[tuple[str, str], tuple[Corpus, str]] = {}
     for name in names:
@@ -43,8 +44,8 @@ def open_sources(names: Sequence[str], label: str) -> list[tuple[Corpus, str]]:
 
 
 def source_facts(corpus: Corpus, source: str, count: int) -> dict[str, Any]:
-    """Return the entry of a source, under one class, in metrics.json. `count` is the number of the source's
-    kept documents or, if the classes come from labels or scores, of its documents in that class.
+    """Return the entry that metrics.json has for a source under one class. `count` is the number of the
+    source's kept documents or, if the classes come from labels or scores, of its documents in that class.
     """
     facts = corpus.manifest.sources[source]
     origin = {"corpus": corpus.manifest.corpus, "fingerprint": corpus.manifest.fingerprint, "source": source}

@@ -51,7 +51,9 @@ class DocumentNumbers(Protocol):
         ...
 
     def read(self, part: Part, rows: pa.Array) -> np.ndarray:
-        """Return the numbers of some documents of a part, float64 [n, width], with NaN for a missing number."""
+        """Return the numbers of the documents at the indices `rows` of a part, float64 [n, width], with NaN
+        for a missing number.
+        """
         ...
 
 

@@ -70,7 +70,7 @@ class Fit:
     def train(self, values: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> ColumnModel:
         """Return a model fitted to training documents of both classes. `values` is float64 [n, columns] with
         NaN for a missing value, `positive` bool [n], and `weights` float64 [n]. For boosted trees, raises
-        UserError if scikit-learn is not installed.
+        UserError if scikit-learn is not installed or if its version stores trees differently.
         """
         arrays = (
             self._fit_regression(values, positive, weights)

@@ -88,11 +88,11 @@ Balance = Literal["none", "downsample", "repeat", "sources"]
 
 
 def balance_classes(examples: Examples, balance: Balance) -> dict[str, list[Example]]:
-    """Return the training documents by class, balanced.
+    """Return the training documents by class, balanced as `balance` says.
 
-    `downsample` reduces all classes to the size of the smallest. `repeat` repeats the documents of the
-    smaller classes up to the size of the largest. `sources` repeats documents until all sources of a class
-    have the same size, and the classes have the same size except for rounding.
+    `none` changes nothing. `downsample` reduces all classes to the size of the smallest. `repeat` repeats the
+    documents of the smaller classes up to the size of the largest. `sources` repeats documents until all
+    sources of a class have the same size, and the classes have the same size except for rounding.
     """
     if balance == "none":
         return {label: list(documents) for label, documents in examples.items()}
@@ -153,8 +153,9 @@ def fit(knobs: FastTextKnobs, examples: Examples, path: Path) -> None:
 
 
 def score(path: Path, checksum: str, examples: Examples) -> tuple[np.ndarray, np.ndarray]:
-    """Return (score, whether positive) of all examples as two arrays. The scores are those that the stage
-    `classifier` would give with the model in the file `path`.
+    """Return the scores of all examples, float64 [n], and whether each is positive, bool [n]. The scores are
+    those that the stage `classifier` would give with the model in the file `path`, whose checksum is
+    `checksum`.
     """
     model = load_fasttext(path, checksum, "classifier")
     texts = [(label, example.line.encode()) for label, found in examples.items() for example in found]

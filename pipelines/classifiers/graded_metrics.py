@@ -20,8 +20,8 @@ def spearman(predicted: np.ndarray, judged: np.ndarray) -> float | None:
 
 
 def at_threshold(chosen: np.ndarray, good: np.ndarray) -> dict[str, float]:
-    """Return the precision, recall and F1 of choosing the documents `chosen` when the documents `good` are
-    wanted, both bool [n], and the share of each. A ratio whose denominator is 0 is 0.
+    """Return the precision, recall and F1 of a choice of documents, and the shares of chosen and of good
+    documents. `chosen` and `good` are bool [n]. Precision, recall and F1 are 0 where their denominator is 0.
     """
     hits = int((chosen & good).sum())
     precision, recall = hits / max(1, int(chosen.sum())), hits / max(1, int(good.sum()))
@@ -55,11 +55,12 @@ def graded_calibration(predicted: np.ndarray, judged: np.ndarray) -> tuple[list[
 def agreement(
     predicted: np.ndarray, judged: np.ndarray, threshold: float, probabilities: bool = False
 ) -> dict[str, Any]:
-    """Return all measures of the agreement of predictions, float64 [n], with judged scores, float64 [n].
+    """Return the measures of the agreement of predictions, float64 [n], with judged scores, float64 [n].
 
     Documents with a judged score of `threshold` or more are good, and documents with a prediction of
     `threshold` or more are chosen. With `probabilities`, predictions are the probabilities that documents are
-    good, and documents with a prediction of 0.5 or more are chosen.
+    good: those of 0.5 or more are chosen, calibration compares them with the share of good documents, and the
+    mean absolute error is left out.
     """
     good = judged >= threshold
     target = good.astype(np.float64) if probabilities else judged

@@ -35,7 +35,7 @@ class JudgedDocuments:
 
     def agreement(self, predicted: np.ndarray, rows: np.ndarray | None = None) -> dict[str, Any]:
         """Return the measures of agreement between predictions, float64 [n], and the judged scores, for the
-        documents that `rows`, bool [n], selects.
+        documents that `rows`, bool [n], selects (default: all).
         """
         chosen = np.ones(len(self.judged), bool) if rows is None else rows
         return agreement(predicted[chosen], self.judged[chosen], self.threshold, self.probabilities)
@@ -47,9 +47,9 @@ def agreement_by_source(
     """Return an entry for each source. It says how well the model, and a model trained without the source,
     agree with the judge on the source's held-out documents.
 
-    `predicted` are the model's predictions for `documents`. `without` takes the index of a source and returns
-    the predictions for `documents` of a model trained without that source, float64 [n], or None if too few
-    documents are left to train on.
+    `predicted`, float64 [n], are the model's predictions for `documents`. `without` takes the index of a
+    source and returns what a model trained without that source predicts for `documents`, float64 [n], or None
+    if too few documents are left to train on.
 
     Every entry has `source` and `held_out`. With at least MIN_DOCUMENTS held-out documents, it also has
     `mean_judged`, `mean_score`, `calibration_error`, `spearman` and `f1`. If, in addition, there are several
@@ -72,11 +72,11 @@ def agreement_by_source(
 
 
 def graded_verdict(by_source: Sequence[Mapping[str, Any]]) -> str:
-    """Return what was learned: `unknown`, `class` or `source`.
+    """Return what the model learned, according to the entries of `agreement_by_source`: `unknown` if no
+    source could be measured, otherwise `source` or `class`.
 
     It is `source` if the rank correlation within a source falls by more than half when that source is left
-    out of training. The correlations are averaged over the sources, weighted by their held-out documents. It
-    is `unknown` if no source could be measured.
+    out of training. The correlations are averaged over the sources, weighted by their held-out documents.
     """
     measured = [each for each in by_source if each.get("spearman") is not None and "spearman_left_out" in each]
     if not measured:

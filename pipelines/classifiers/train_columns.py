@@ -74,8 +74,8 @@ class ColumnClassifierConfig:
     """Arguments of the method `boosted`."""
 
     def check(self) -> None:
-        """Raise ValueError for a value out of range, or unless either `positive` and `negative` or `labels`
-        and `corpora` are given.
+        """Raise ValueError for a value out of range, if `columns` is empty, or unless exactly one of these
+        pairs is given: `positive` and `negative`; `labels` and `corpora`.
         """
         if not self.columns:
             raise ValueError(
@@ -170,8 +170,8 @@ def _train(fit: Fit, examples: ColumnExamples, rows: np.ndarray, config: ColumnC
 
 
 def document_weights(examples: ColumnExamples, rows: np.ndarray, balance: RowBalance) -> np.ndarray:
-    """Return the weights of the training documents that `rows`, bool [n], selects, as float64 with a mean of
-    1.
+    """Return the weights of the documents that `rows`, bool [n], selects, as float64 with a mean of 1.
+    `balance` is that of `ColumnClassifierConfig`.
     """
     positive, sources = examples.positive[rows], examples.sources[rows]
     weights = np.ones(len(positive))
@@ -199,8 +199,8 @@ def leave_one_source_out(
     train: Callable[[np.ndarray], Any],
     score: Callable[[Any, ColumnExamples, np.ndarray], np.ndarray],
 ) -> list[dict[str, Any]]:
-    """Train and measure models without one source each, as `fasttext_training.leave_one_source_out` does. The
-    arrays given to `train` and `score`, bool [n], select documents.
+    """Do the same as `fasttext_training.leave_one_source_out` for another kind of model. `train` and `score`
+    take an array, bool [n], that selects documents.
     """
     entries: list[dict[str, Any]] = []
     for label in LABELS:

@@ -46,7 +46,8 @@ def ceiling_of(text: str) -> int:
 
 def room_here(memory: int | None, workers: int) -> int:
     """Return the bytes that all tasks on this machine may use together: `memory` for each of `workers`
-    workers, but no more than the machine has for tasks. Raises UserError if `memory` is more than that.
+    workers, but no more than the machine has for tasks, which is also the result if `memory` is None. Raises
+    UserError if `memory` alone is more than that.
     """
     machine = machine_memory()
     if memory is None:

@@ -240,7 +240,7 @@ class RayCluster:
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
         """Run a task once on Ray, and return the same as `LocalCluster.fits`. A task that kills its process
-        does not fit.
+        does not fit. Must be called after `map`, which starts Ray.
         """
         import ray
 

@@ -76,8 +76,8 @@ def partitions_for(rows: int, rows_per_partition: int = 4_000_000) -> int:
 
 
 def scatter_rows(table: pa.Table, partition: np.ndarray, partitions: int) -> Content:
-    """Return the content of a partitioned file: the rows of `table` grouped by `partition`, int [rows]. The
-    order within a partition is kept.
+    """Return the content of a partitioned file: the rows of `table` grouped by `partition`, int [rows], with
+    values from 0 to `partitions` - 1. The order within a partition is kept.
     """
     narrow = (
         partition.astype(np.uint16) if partitions <= 1 << 16 else partition
@@ -163,7 +163,7 @@ def _read(directory: Location, record: FileRecord, partition: int) -> _Rows:
 
 def _read_alike(directory: Location, files: Sequence[FileRecord], partition: int, first: _Rows) -> list[_Rows]:
     """Read one partition of files that should have the same schema and number of partitions as `first`, in
-    two rounds of requests. Files that do not are read again one by one.
+    two rounds of requests. Files that differ or are damaged are then read one by one.
     """
     after = _ENTRY.size * (first.partitions - partition)  # bytes from the entry to the tail
     expected = _TAIL.pack(len(first.head), first.partitions)

@@ -30,7 +30,8 @@ class Usage:
     """What the tasks and steps of a build have used so far, on all machines.
 
     `spent` is processor time by purpose, in seconds. `purpose` is the purpose to which the work of a task
-    itself is credited. The other fields are wall-clock times.
+    itself is credited. `start_seconds` and `step_seconds` are the wall-clock times of starting Ray and of
+    running steps.
     """
 
     purpose: str = "tasks"

@@ -148,7 +148,8 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob
     attempt.
 
     An active job that does the same work for another slot of the schedule is returned, too. Raises
-    ConflictError if the same command is running with other code or another configuration.
+    ConflictError if the same command is running with other code or another configuration, and UserError if
+    the cluster does not accept the job.
     """
     for oldest in _same_command(client, work):
         return _attach(oldest, work, say)

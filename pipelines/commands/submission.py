@@ -63,7 +63,8 @@ class Upload:
 
 @dataclass(frozen=True)
 class Work:
-    """A command to run as a job, and the digests that identify it. `slot` is the slot of a schedule.
+    """A command to run as a job, and the digests that identify it. `slot` names the run of a schedule that
+    the job is for, such as 2026-11-21.
 
     `words` is a digest of the command alone. `key` is a digest of the command, of the YAML files and the
     uploaded files that it names, and of the code.
@@ -89,9 +90,9 @@ class Work:
 def describe(command: Sequence[str], directory: Path, slot: str | None) -> Work:
     """Return the work of a command that is submitted from `directory`.
 
-    Raises ConfigError for a command that does not begin with python, contains credentials, or names a missing
-    YAML file by a relative path, and for a build or a pretraining run with data or output in the job's own
-    working directory.
+    Raises ConfigError for a malformed slot; for a command that does not begin with python, contains
+    credentials, or names a missing YAML file by a relative path; and for a build or a pretraining run with
+    data or output in the job's own working directory.
     """
     if not command or command[0] not in ("python", "python3") or len(command) < 2:
         got = repr(command[0]) if command else "nothing"
@@ -177,8 +178,8 @@ def code_version(directory: Path) -> str:
 
 
 def _check_places(command: Sequence[str], directory: Path) -> None:
-    """Raise ConfigError if a command uses places that would be lost with the job or must not be uploaded. The
-    working directory of a job is a copy on each node, and Ray removes it.
+    """Raise ConfigError for a build or a pretraining run with a path in the job's working directory, which is
+    a copy on each node that Ray removes, and for an uploaded corpus file that contains a URL with a query.
     """
     module, action = (command[2], command[3]) if command[1] == "-m" and len(command) > 3 else (None, None)
     if module == "pipelines" and action == "build":
@@ -273,8 +274,8 @@ def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]
     """Return the environment variables of a job. Each is requested as `NAME=value`, or as `NAME` to take its
     value from `here`.
 
-    Raises ConfigError for a name that is not in ENVIRONMENT, and for a value with credentials. The message
-    never shows a value.
+    Raises ConfigError for a name that is not in ENVIRONMENT, for a `NAME` that is not in `here`, and for a
+    value with credentials. The message never shows a value.
     """
     variables = {}
     for entry in asked:

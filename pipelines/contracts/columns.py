@@ -21,8 +21,9 @@ def definition_of(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def winner_column(names: Iterable[str]) -> str | None:
-    """Return the name of the column in which a step records the document that it keeps instead of each
-    duplicate: `*_winner`, or `*_cluster` if the step keeps one document of each cluster.
+    """Return which of a step's columns records the document that the step keeps instead of each duplicate:
+    `*_winner`, or `*_cluster` if it keeps one document of each cluster. Return None if there is no such
+    column.
     """
     written = list(names)
     return next((name for end in ("_winner", "_cluster") for name in written if name.endswith(end)), None)

@@ -214,7 +214,7 @@ def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.n
 def map_back(applied: pa.Array, edits: pa.Array) -> pa.Array:
     """Convert edits of an edited text to the coordinates of the stored text. `applied` are the edits that
     produced the edited text. An edit that overlaps a replacement is extended to the whole range that was
-    replaced.
+    replaced. Edits that overlap the same replacement become one, with what the last of them inserts.
     """
     flat, old = edits.flatten(), applied.flatten()
     if not len(old) or not len(flat):
@@ -254,8 +254,8 @@ class _Places(NamedTuple):
         return cls(row, start, end, low, low + size)
 
     def stored(self, row: np.ndarray, position: np.ndarray, side: int) -> np.ndarray:
-        """Convert offsets in the edited texts of `row` to offsets in the stored texts. `side` is 0 for starts
-        and 1 for ends.
+        """Convert each `position` in the edited text of its `row` to an offset in the stored text. `side` is
+        0 for starts and 1 for ends of ranges.
         """
         span = max(int(self.high.max()), int(position.max())) + 1
         passed = np.searchsorted(self.row * span + self.high, row * span + position, side="left" if side else "right")

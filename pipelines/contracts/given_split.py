@@ -134,7 +134,9 @@ class IdSplit:
         return tuple(split for split, _ in self._named())
 
     def label(self, docs: pa.Table, source: str) -> pa.Array:
-        """Return the split of each document, string [n]. Raises UserError for a record without the field."""
+        """Return the split of each document, string [n]. Raises ConfigError as `identity` does, and UserError
+        for a record in which `field` is missing or null.
+        """
         of_id = self._ids(source)
         ids = docs["id"].to_pylist() if self.field is None else field_values(docs, self.field, source)
         return pa.array([of_id.get(each, TRAIN) for each in ids], pa.string())
@@ -166,8 +168,8 @@ def parse_split(data: Any, where: str) -> GivenSplit | None:
 @lru_cache(maxsize=16)
 def _read_ids(files: tuple[tuple[str, str, Any], ...], source: str, of_documents: bool) -> Mapping[Any, str]:
     """Return the split of each id in files given as (split, path, version); the version only keeps the cache
-    from returning the ids of a file that has changed. With `of_documents`, the ids are document ids of
-    `source`.
+    from returning stale ids. With `of_documents`, the files list printed document ids of `source`, and the
+    result is keyed by 16-byte ids.
     """
     of_id: dict[Any, str] = {}
     for split, path, _ in files:
@@ -200,7 +202,7 @@ def _document_id(printed: str, source: str, where: str) -> bytes:
 
 def field_values(docs: pa.Table, field: str, source: str) -> list[str]:
     """Return the value of a field in the `meta` of each record as text; values other than strings are written
-    as JSON. Raises UserError for a record without the field.
+    as JSON. Raises UserError for a record in which the field is missing or null.
     """
     values = []
     for identifier, meta in zip(docs["id"], docs["meta"].to_pylist(), strict=True):

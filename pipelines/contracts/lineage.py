@@ -103,7 +103,9 @@ class Quarantined(Origin):
 
 @dataclass(frozen=True)
 class ShardRow:
-    """The location of a document in a shard set. `path` is the shard's, relative to the corpus."""
+    """The location of a document in a shard set: its row in the shard `path`, a path relative to the corpus
+    directory.
+    """
 
     shard_set: str
     split: str
@@ -225,7 +227,7 @@ class Corpus:
 
     def quarantined(self, source: str) -> Iterator[Quarantined]:
         """Yield the records of a source that were set aside, including those of forgotten documents, but not
-        the records outside a sample.
+        those left out by sampling.
         """
         read = self.read_step(source)
         for record in read.manifest.files:

@@ -112,7 +112,7 @@ class StepOutput:
 
     def receipt(self, unit: str) -> Receipt | None:
         """Return the receipt of a unit, or None if the unit is not finished. A receipt with another mark, or
-        with missing files, does not count.
+        with files missing from a local disk, does not count.
         """
         try:
             value = read_json(self.directory / "units" / f"{unit}.json")
@@ -263,9 +263,9 @@ def _columns(path: Path, wanted: Sequence[str], expected: Mapping[str, str]) -> 
 def check_accounting(
     manifest: StepManifest, rows_expected: Mapping[tuple[str, int], int], counts: Mapping[str, Counts]
 ) -> None:
-    """Raise AccountingError unless every document of every part is kept, dropped by a rule, or quarantined
-    for a reason, and the parts and their numbers of documents are those in `rows_expected`, by (source,
-    index). `counts` is by part name, `source/00000`.
+    """Raise AccountingError unless every document of every part is kept, dropped or quarantined, and the
+    parts and their numbers of documents are exactly those in `rows_expected`, keyed by (source, index).
+    `counts` is keyed by part name, such as `source/00000`.
     """
     where = f"step {manifest.step}"
     for part in manifest.parts:
@@ -299,8 +299,8 @@ def publish(root: Location, name: str, manifest: StepManifest, check: Check) -> 
 
 
 def publish_first(root: Location, name: str, manifest: StepManifest, check: Check) -> StepManifest:
-    """Publish a step that is not reproducible, and return the published manifest, which is that of the first
-    of several builds to finish.
+    """Publish a step that is not reproducible: if several builds make it, the first to finish publishes its
+    manifest. Return the published manifest.
     """
     facts = {"format": STEP_FORMAT, **manifest.facts_on_disk()}
     while not write_new_json(root / name / "manifest.json", facts, check):
@@ -314,7 +314,9 @@ def publish_first(root: Location, name: str, manifest: StepManifest, check: Chec
 
 
 def remove_step(directory: Location) -> None:
-    """Remove a step's directory, at once on a local disk; in an object store, the manifest first."""
+    """Remove a step's directory. On a local disk it disappears as a whole; in an object store the manifest is
+    removed first.
+    """
     if directory.local is None:  # object stores cannot rename; a step without a manifest does not exist
         (directory / "manifest.json").unlink(missing_ok=True)
         directory.remove_tree()
@@ -325,8 +327,8 @@ def remove_step(directory: Location) -> None:
 
 
 def sweep(root: Location) -> None:
-    """Remove what killed commands left at the top of an output: temporary files, and steps whose removal had
-    begun.
+    """Remove what killed commands left at the top level of an output directory: temporary files, and steps
+    whose removal had begun.
     """
     for left in root.glob(".*.tmp"):
         if left.is_dir():

@@ -85,7 +85,7 @@ _COMPUTED: dict[str, TableInput] = {each.name: each for each in (TEXT, EDITED_TE
 
 
 def column_named(name: str) -> TableInput:
-    """Return the input for the column `name` of a document: `text`, `edited_text`, `drop`, or any other
-    column.
+    """Return the input with this name: a `Text` for `text` or `edited_text`, `Drop` for `drop`, otherwise a
+    `Column`.
     """
     return _COMPUTED.get(name, Column(name))

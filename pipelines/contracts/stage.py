@@ -39,7 +39,7 @@ class Cluster(Protocol):
         order.
 
         A UserError of a task is raised at once. A task that fails three times with other errors raises
-        UserError.
+        UserError with `label(item)` and the reason.
         """
         ...
 
@@ -56,7 +56,9 @@ class ColumnTest(Protocol):
 
     @property
     def when(self) -> Mapping[str, tuple[Any, ...]]:
-        """The column values that select the documents to which the test applies; empty for all documents."""
+        """The values allowed in each of the given columns for a document to be tested; empty for all
+        documents.
+        """
         ...
 
     @property

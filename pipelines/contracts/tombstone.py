@@ -39,14 +39,14 @@ def read_tombstone(output: Location) -> dict[str, Any]:
 
 def write_tombstone(output: Location, tombstone: dict[str, Any], check: Check | None = None) -> None:
     """Write a tombstone in the form that `read_tombstone` returns. `check` must raise an error if another
-    process may have written one since it was read, because that process's records would be lost.
+    process may have changed the file since the tombstone was read; its records would be lost.
     """
     write_json(output / _FILE, tombstone, check)
 
 
 def mark_of(records: Mapping[str, Sequence[str]]) -> str:
-    """Return the mark of forgotten records (sorted `path#record` by source); an empty string if there are
-    none.
+    """Return the mark of forgotten records, which are given for each source as a sorted list of
+    `path#record`; an empty string if there are none.
     """
     return digest({source: list(names) for source, names in records.items()}) if records else ""
 

@@ -28,8 +28,10 @@ from pipelines.planning.corpus import CorpusConfig
 def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath | None) -> None:
     """Forget the documents listed in the files `ids` and `urls`, one id or URL per line; without either,
     finish an interrupted run. Print what was done and, if `runs` is given, which training runs below it may
-    have read the documents. Raises CorruptFileError if a scan of the corpus directory still finds one of
-    them.
+    have read the documents.
+
+    Raises UserError if the corpus is not on a local disk or an input file is not UTF-8, the errors of
+    `forget`, and CorruptFileError if a scan of the corpus directory still finds one of the documents.
     """
     console = Console(highlight=False, markup=False)
     directory = _require_local(corpus)

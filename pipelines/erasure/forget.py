@@ -3,10 +3,11 @@
 Forgetting is not a rebuild: files that hold a forgotten document are rewritten and the funnel is counted
 again, but no step's fingerprint changes. The record of the document becomes a quarantined record of its read
 step, with the reason `forgotten`, so every count still adds up. The tombstone (`forgotten.json`) is written
-first, so the same command resumes after a kill, and later reads in this directory skip the records in it.
+first, so the same command resumes after a kill, and later builds in this directory do not read the records
+that the tombstone lists.
 
-Variants of the corpus are removed; the command that built a variant builds it again. Earlier builds and steps
-that the corpus does not use are removed as well, and so is the search index of each part that held a
+Variants of the corpus are removed; the command that built a variant builds it again. Steps that the corpus
+does not use and earlier builds are removed as well, and so is the search index of each part that held a
 forgotten document; `index` writes it again.
 
 Three things remain: decisions about other documents (a copy that was dropped in favour of a forgotten
@@ -73,7 +74,8 @@ class _Doc:
 
 def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[str]) -> list[Located]:
     """Return the documents with these ids (printed or hex), and all documents with these URLs (as stored, or
-    in normal form if a step wrote `url_normal`). Raises UserError for an unknown id.
+    in normal form if a step wrote `url_normal`). Ids of quarantined records are skipped. Raises UserError for
+    an unknown id.
     """
     documents = {}
     for identifier in identifiers:
@@ -101,8 +103,8 @@ def forget(
     rewritten).
 
     `check` must raise an error if this process has lost its lease on the directory. Raises UserError for an
-    unknown id or if a run for other documents was interrupted, and ConflictError if another corpus is
-    published meanwhile.
+    unknown id, if a run for other documents was interrupted, or if there is nothing to forget, and
+    ConflictError if another corpus is published meanwhile.
     """
     tombstone = _begin(directory, identifiers, urls, check)
     docs, mark = [_Doc(**entry) for entry in tombstone["pending"]], digest(tombstone["records"])
@@ -389,8 +391,8 @@ def _publish_corpus(corpus: Corpus, records: dict[str, list[str]], mark: str) ->
 
 
 def _remove_old_files(directory: LocalPath, corpus: Corpus) -> None:
-    """Remove the files of each step that its manifest does not name, and sync the directories, so that a
-    power failure cannot bring the files back.
+    """Remove from each step's directory the files that its manifest does not name, and sync the directories,
+    so that a power failure cannot bring the files back.
     """
     for step in corpus.steps:
         known = {"manifest.json", "run.json", *(part.file.path for part in step.manifest.parts)}

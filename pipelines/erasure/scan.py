@@ -33,7 +33,7 @@ def make_probes(texts: Sequence[str]) -> list[bytes]:
 @dataclass(frozen=True)
 class Hit:
     """A file in which `scan` found an excerpt or an id. `ids` are the document ids (16 bytes each) of the
-    matching rows.
+    matching rows; there are none if the file has no column of ids.
     """
 
     path: str

@@ -102,8 +102,8 @@ class Comparison:
 
     @property
     def dropped_by(self) -> Counter[int]:
-        """The number of documents dropped by exactly k rule sets, for each k. Documents of sources that lack
-        the columns of all sets are not counted.
+        """The number of documents dropped by exactly k rule sets, for each k. Documents of sources to which
+        no rule set could be applied are not counted.
         """
         counts: Counter[int] = Counter()
         for tally in self.tallies.values():
@@ -112,7 +112,7 @@ class Comparison:
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        """All pairs of rule sets that share a source, sorted from most to least agreement (Jaccard)."""
+        """All pairs of rule sets that were both applied to at least one source, by descending Jaccard index."""
         pairs = []
         for one, other in combinations(self.compared, 2):
             counts = [_pair(t, one, other) for t in self.tallies.values() if one in t.sets and other in t.sets]
@@ -122,8 +122,8 @@ class Comparison:
 
     def samples(self, name: str, count: int) -> list[tuple[str, str]]:
         """Return (printed id, reason) for up to `count` documents that only the rule set `name` drops or, if
-        `name` is empty, that all compared sets drop. At most `samples` of `compare_rules` per source are
-        available.
+        `name` is empty, that all compared sets drop (with the reason of the first set). The argument
+        `samples` of `compare_rules` limits how many are available per source.
         """
         tallies = [t for t in self.tallies.values() if name or len(t.sets) == len(self.compared)]
         chosen = heapq.nsmallest(count, (entry for t in tallies for entry in t.samples.get(name, ())))
@@ -222,8 +222,8 @@ def _sample(into: Sampled, ids: pa.ChunkedArray, reasons: pa.Array, rows: np.nda
 
 
 def describe_missing_columns(comparison: Comparison, name: str, most: int) -> list[str]:
-    """Describe the columns of a rule set that are missing in at least one source. Return one text for each
-    stage that writes such columns, for example `a, b and 3 more (of STAGE)`.
+    """Describe the columns of a rule set that at least one source lacks. Return one text for each stage that
+    writes such columns, with up to `most` names, for example `a, b and 3 more (of STAGE)`.
     """
     by_stage: dict[str, dict[str, None]] = {}
     for column in (column for lacking in comparison.missing[name].values() for column in lacking):

@@ -63,8 +63,8 @@ def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
 
 
 def show_rule(corpus: Location, rule: str, samples: int, *, raw: bool) -> None:
-    """Print up to `samples` documents that a rule dropped, or the ids and sizes of up to `samples` records
-    that were set aside for a reason. Raises UserError if there are none.
+    """Print up to `samples` documents that `rule` dropped, and the ids and sizes of up to `samples` records
+    that were set aside for the reason `rule`. Raises UserError if there are neither.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")

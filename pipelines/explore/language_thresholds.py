@@ -56,8 +56,9 @@ Values = Mapping[str, np.ndarray]
 @dataclass(frozen=True)
 class LanguageThresholds:
     """Thresholds by language for `names`: the language score or rule sets. `rules` have the plain form of a
-    corpus file. `few` lists the languages for which `default` applies, because at least one column has fewer
-    than `least` values in them.
+    corpus file. `documents` counts the documents with a language score in each language. `few` lists the
+    languages to which the `default` bounds apply, because at least one column has fewer than `least` values
+    in them.
     """
 
     corpus: Corpus

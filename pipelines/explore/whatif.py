@@ -312,7 +312,9 @@ def _stored_columns(part: Part, columns: Sequence[str]) -> pa.Table:
 
 
 def _eligible(question: WhatIf, table: pa.Table) -> pa.Array:
-    """Return, for each document, whether it is kept or first dropped by a filter or deduplication, bool [n]."""
+    """Return, for each document, whether no step drops it or the first step that does is a filter or
+    deduplication, bool [n].
+    """
     names = [*question.now, *_dedup_steps(question)]
     step = table["drop_step"].combine_chunks()
     return pc.or_(pc.is_null(step), pc.is_in(step, value_set=pa.array(names, pa.string())))
@@ -361,8 +363,8 @@ def _group(table: pa.Table, request: Quantile) -> pa.Array:
 
 
 def _weighted_quantile(request: Quantile, chunks: Sequence[tuple[np.ndarray, float]]) -> float:
-    """Return the quantile of weighted values. The weight of a value is the number of documents that it stands
-    for.
+    """Return the requested quantile of `chunks` of (values, weight). The weight is the number of documents
+    that each value represents.
     """
     values = np.concatenate([numbers for numbers, _ in chunks])
     weights = np.concatenate([np.full(len(numbers), weight) for numbers, weight in chunks])

@@ -1,8 +1,8 @@
 """Croissant metadata for an export as Parquet or JSON lines, in version 1.0 of the format
 (https://docs.mlcommons.org/croissant/docs/croissant-spec.html).
 
-The specification also requires `url`, `creator` and `datePublished`, which the publisher of a dataset must
-add.
+The publisher of a dataset must add `url`, `creator` and `datePublished`, which the specification requires,
+and `license` if the corpus states no licence.
 """
 
 import json

@@ -66,7 +66,7 @@ def dataset_card(
 
 def _configurations(files: Sequence[ExportedFile]) -> dict[str, dict[str, str]]:
     """Return, for each configuration, the glob pattern of the files of each split. The first configuration
-    covers all files, and every other one source.
+    covers all files. If there are several sources, each has a configuration, too.
     """
     found: dict[str, dict[str, str]] = {_ALL: {}}
     several = len({file.source for file in files}) > 1

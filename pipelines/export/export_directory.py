@@ -83,9 +83,9 @@ def _versions() -> dict[str, str]:
 
 
 def prepare_output(output: Location, corpus: Corpus, request: dict[str, Any]) -> UnfinishedExport:
-    """Create the directory of an export, or continue an unfinished run of the same export. Files written by
-    other versions of the code will be written again. Raises ConflictError if the directory lies inside the
-    corpus or contains anything else.
+    """Create the directory of an export, or continue an unfinished run of the same export. Files written with
+    another version of gristmill, Python, PyArrow or zlib will be written again. Raises ConflictError if
+    `output` is a file, lies inside the corpus, or contains anything else.
     """
     if output.is_file():
         raise ConflictError(f"{output}: is a file, expected a directory")
@@ -107,8 +107,8 @@ def prepare_output(output: Location, corpus: Corpus, request: dict[str, Any]) ->
 
 
 def check_unchanged(place: Location, corpus: Corpus, output: Location) -> None:
-    """Raise ConflictError if the corpus at `place` is no longer the opened corpus, or if `forget` is changing
-    it.
+    """Raise ConflictError if the corpus at `place` is no longer the opened corpus, or if a `forget` on it is
+    unfinished.
     """
     if load_corpus(place).fingerprint != corpus.manifest.fingerprint or read_tombstone(corpus.directory)["pending"]:
         raise ConflictError(

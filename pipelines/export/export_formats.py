@@ -55,9 +55,9 @@ def write_jsonl(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -
 
 
 def write_webdataset(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
-    """Write tables of `schema` as a tar file in the layout of WebDataset, with a KEY.txt and a KEY.json for
-    each document. KEY is a digest of the id, because readers end the key at the first dot, and ids may
-    contain dots.
+    """Write tables of `schema` as a tar file in the layout of WebDataset: for each document, a KEY.txt with
+    its text and a KEY.json with the other columns. KEY is a digest of the id, because readers end the key at
+    the first dot, and ids may contain dots.
     """
     with tarfile.open(fileobj=sink, mode="w|", format=tarfile.USTAR_FORMAT) as archive:
         for row in _rows(schema, tables):

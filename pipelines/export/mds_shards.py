@@ -26,7 +26,7 @@ def write_shard_file(
     schema: pa.Schema, sink: BinaryIO, rows: Iterator[Mapping[str, Any]], json_of: Callable[[Any], bytes]
 ) -> None:
     """Write a shard with one sample for each of `rows`, which have the columns of `schema`. `json_of` encodes
-    the values of columns with the encoding `json`. Raises UserError if the shard has 4 GiB or more.
+    the values of columns whose encoding is `json`. Raises UserError if the shard has 4 GiB or more.
     """
     columns = [(name, encoding == "str") for name, encoding in _encodings(schema).items()]
     samples = []

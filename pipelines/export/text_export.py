@@ -4,10 +4,10 @@ use by other software.
 An export is a directory or URL prefix with these files:
 
 - `data/`: the files of each source, `00000-SOURCE.parquet`, `.jsonl.gz` or `.tar`. They are numbered over the whole
-  export and written atomically, several at a time by workers. Columns: `id` (printed), `text`, `source`,
+  export and written atomically, several at a time by workers. Columns: `id` (`source/path#record`), `text`, `source`,
   `url`, `meta`, `split` if a source comes with one, and requested annotations. If a source comes with a split, each
-  file has documents of only one split, `00000-SOURCE.SPLIT.parquet`; documents without a split
-  are in `train`. MDS has a directory for each split instead, `train/00000-SOURCE.mds`, with an `index.json`.
+  file has documents of only one split, `00000-SOURCE.SPLIT.parquet`; documents without a split are in `train`. MDS
+  has a directory for each split instead, `train/00000-SOURCE.mds`, with an `index.json`.
 - `README.md`: a dataset card that lets `datasets.load_dataset` read the whole export, its splits and each source
   (with MDS, which `datasets` does not read, the card only describes the export).
 - `croissant.json`: a description for readers of Croissant. WebDataset and MDS have none, because their files are not

@@ -1,7 +1,7 @@
 """Export the token shards of a corpus for other trainers: nanoGPT, Megatron-LM and litdata.
 
-Documents are exported source by source, in the order of the shards, each followed by `<eos>`. If `group_by`
-splits a source, the shards of its groups follow one another. The same corpus gives the same bytes with any
+Documents are exported source by source, in the order of the shards, each followed by `<eos>`. If the shard
+set has `group_by`, shards of different groups are interleaved. The same corpus gives the same bytes with any
 number of workers, even if the export is killed and continued.
 
 - `nanogpt`: `train.bin`, `val.bin` and `test.bin`, each with the ids of its documents as little-endian uint16.

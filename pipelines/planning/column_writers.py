@@ -18,8 +18,8 @@ from pipelines.stages import STAGES
 @cache
 def writers() -> dict[str, str]:
     """Return, for each column except `drop` and `edits`, the first stage that writes it with default knobs.
-    If no stage does, return the first that does with one knob switched on (`language with paragraphs: true`).
-    Stages whose columns depend on a knob without a default are left out.
+    If no stage does, return the first that does with one knob switched on, in the form `language with
+    paragraphs: true`. Stages whose columns depend on a knob without a default are left out.
     """
     writer_of: dict[str, str] = {}
     for switched in (False, True):
@@ -79,8 +79,9 @@ def check_definitions(
     accepted: Mapping[str, Sequence[Mapping[str, Any]]],
     definitions: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Raise ConfigError if the definition of one of a source's columns is not among the definitions that the
-    step accepts. Both mappings are keyed by column.
+    """Raise ConfigError if one of a source's columns has a definition (stage, version, knobs and
+    dependencies) that the step does not accept. Both mappings are keyed by column; columns that only one of
+    them has are not checked.
     """
     for column, known in accepted.items():
         here = definitions.get(column)

@@ -18,8 +18,8 @@ StageClass = type[PartStage] | type[CorpusStage]
 def stage_class(name: str, own: Mapping[str, StageClass]) -> StageClass:
     """Return the class of the stage that a corpus file calls `name`. `own` has the caller's stages by name.
 
-    Raises ConfigError for an unknown name, for a name in `own` that has a colon or is that of a gristmill
-    stage, and for a class that is not a dataclass on PartStage or CorpusStage.
+    Raises ConfigError for an unknown name, for a name in `own` that contains a colon or is that of a
+    gristmill stage, and for a class that is not a dataclass derived from PartStage or CorpusStage.
     """
     if name in own:
         if ":" in name:

@@ -1,9 +1,10 @@
 """The plan: a pure function from a configuration and the inventory of its sources to concrete steps.
 
 The fingerprint of a step covers the stage's name and version, its knobs, the versions and checksums that it
-declares, and its inputs. It does not depend on the number of workers, the output root or the log level. The
-files of a step that is not reproducible are covered by their checksums once it is published; until then the
-steps that read them have provisional fingerprints, under which nothing is ever published.
+declares, and its inputs. It does not depend on the number of workers, the output root or the log level. If a
+step is not reproducible, the fingerprints of the steps that read its files cover the checksums of these
+files. Until the step is published, those fingerprints are provisional, and nothing is ever published under
+them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -328,8 +329,8 @@ def _refuse_twice(config: CorpusConfig) -> None:
 
 
 def summary_columns(config: CorpusConfig) -> tuple[str, ...]:
-    """Return the columns of numbers, booleans or strings, without `drop` and without columns that a source
-    gets from more than one step.
+    """Return the names of the numeric, boolean and string columns that the steps write, except `drop` and
+    columns that more than one step writes for the same source.
     """
     kinds: dict[str, pa.DataType] = {}
     writers: dict[tuple[str, str], int] = {}

@@ -1,9 +1,9 @@
 """Check on a sample of documents whether the rules of a corpus file can judge a source.
 
-Four conditions make a published rule meaningless. Documents of one line have no lines to compare. An upper
-bound on length may exclude most of a source's text. In a script that does not separate words, a bound on
-words is a bound on letters. HTML that is read as plain text adds words and lines of tags. Notices never
-contain text.
+Four conditions make a rule from the literature meaningless. Documents of one line have no lines to compare.
+An upper bound on length may exclude most of a source's text. In a script that does not separate words, a
+bound on words is a bound on letters. HTML that is read as plain text adds words and lines of tags. Notices
+never quote documents.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -314,8 +314,8 @@ def _word_notices(source: str, tests: Sequence[Test], sample: Sample) -> Iterato
 
 
 def unseparated_share(signals: pa.Table, judged: np.ndarray) -> float:
-    """Return a lower bound on the share of words that follow another word without a separator: their number
-    in the judged documents, divided by the number of words in all documents.
+    """Return a lower bound on the number of words in the judged documents that follow another word without a
+    separator, divided by the number of words in all documents. `judged` is a mask, bool [documents].
 
     n words with separators between them leave at least n - 1 characters outside words; each missing character
     is a word without a separator.

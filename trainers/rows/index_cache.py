@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 
 from gristmill.host import lent
-from gristmill.storage.cache import path_for
+from gristmill.storage.cache import path_for, store
 
 _HEADER = 16  # bytes of checksum
 
@@ -20,14 +20,13 @@ def load_or_make(name: str, make: Callable[[], tuple[np.ndarray, ...]]) -> tuple
     compute them with `make` and store them. `name` must be a digest of everything that they depend on. Arrays
     from the cache are memory-mapped and read-only.
     """
-    path = path_for("packing", name)
     with suppress(OSError, ValueError):
-        return _read(path)
+        return _read(path_for("packing", name))
     arrays = make()
     with suppress(OSError):
         sizes = np.array([len(arrays), *map(len, arrays)], dtype=np.int64)
         body = b"".join(np.ascontiguousarray(part, np.int64).tobytes() for part in (sizes, *arrays))
-        path.write_atomic(xxhash.xxh3_128_digest(body) + body)
+        store("packing", name, xxhash.xxh3_128_digest(body) + body)
     return arrays
 
 

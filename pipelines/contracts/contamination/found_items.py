@@ -51,7 +51,8 @@ class Contamination:
 def read_contamination(
     directory: Location, is_read: Callable[[str], bool] = lambda source: True
 ) -> Contamination | None:
-    """Return the contamination of a published corpus, or None if no step searched it.
+    """Return the contamination of a published corpus, or None if no step searched it. Only sources for which
+    `is_read` returns True count.
 
     Dropped documents do not count, nor do documents that their source itself assigns to validation or test
     (`given_split`); documents that `shards` will hold out by hash do count. Occurrences that the step cuts

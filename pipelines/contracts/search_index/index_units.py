@@ -42,7 +42,9 @@ def _unit_name(corpus: Corpus, source: str, record: PartRecord) -> str:
 
 
 def current_units(directory: LocalPath) -> set[str]:
-    """Return the names of the indexes of all parts of a corpus and of its variants, except corrupt ones."""
+    """Return the names of the indexes of all parts of a corpus and of its variants. A corpus or variant with
+    a missing or corrupt step is skipped.
+    """
     names: set[str] = set()
     for manifest in (directory / "manifest.json", *variants_in(directory)):
         if manifest.exists():

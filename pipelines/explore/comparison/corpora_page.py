@@ -16,7 +16,9 @@ _CHARTS = 24  # distributions drawn: those with the largest distance
 
 
 def corpora_page(comparison: CorpusComparison, samples: int) -> str:
-    """Return the page as self-contained HTML. It lists up to `samples` ids for each source and reason."""
+    """Return a comparison of two corpora as a self-contained HTML page. It lists up to `samples` ids for each
+    source and reason.
+    """
     drawn = [change for change in comparison.distributions if change.distance >= LEAST_DISTANCE][:_CHARTS]
     ngrams = comparison.ngrams
     return render_template(

@@ -64,9 +64,9 @@ def _show_ngrams(page: Page, comparison: CorpusComparison) -> None:
 
 
 def change_rows(change: SourceChange, kind: Kind) -> list[tuple[str | None, int]]:
-    """Return (reason, number of documents) for the documents of a source that went out, by the reason why the
-    new corpus does not keep them, or that came in, by the reason why the old one did not. For the kind
-    `changed`, return at most one row, whose reason is None.
+    """Return (reason, number of documents) for the documents of a source that went out or came in. The reason
+    says why the new corpus (for `out`) or the old one (for `in`) does not keep them. For the kind `changed`,
+    return at most one row, whose reason is None.
     """
     if kind == "changed":
         return [(None, change.changed)] if change.changed else []

@@ -82,9 +82,9 @@ class PartIndex:
 
 
 def write_part_index(directory: Location, texts: pa.Array, check: Check) -> int:
-    """Write the index of a part with the shown `texts`, and return the size of its data files in bytes.
-    `check` raises an error if nothing may be written any more. Raises ConflictError if another command
-    removes the directory in the meantime.
+    """Write the index of a part whose documents have these `texts` (as `shown_texts` returns them), and
+    return the size of its data files in bytes. `check` must raise an error if nothing may be written any
+    more. Raises ConflictError if another command removes the directory in the meantime.
     """
     try:
         return _write(directory, texts, check)

@@ -62,8 +62,8 @@ class CorpusSearch:
         self, query: Query, sources: Sequence[str] | None = None, dropped: bool = False, limit: int = 20
     ) -> SearchResult:
         """Search the kept documents and, with `dropped`, also the dropped ones. The result lists up to
-        `limit` documents with their first hits. Raises UserError for a query that cannot be run, and
-        CorruptFileError for a damaged index.
+        `limit` documents with their first hits. Raises UserError for an unknown source or a query that cannot
+        be run, and CorruptFileError for a damaged index.
         """
         query.check()
         documents = hits = read = 0

@@ -136,7 +136,9 @@ def spread_first(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
 
 
 def _distances(units: np.ndarray, chosen: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return 1 - cosine between the chosen vectors and all vectors, which have length 1, float64 [chosen, n]."""
+    """Return 1 - cosine of the chosen vectors and all vectors, which have length 1, float64 [chosen, n].
+    Distances up to _UNSURE become 0.
+    """
     distances = 1 - (units[chosen] @ units.T).astype(np.float64)
     distances[np.arange(len(chosen)), chosen] = 0  # of a vector of zeros, too
     return np.where(distances > _UNSURE, distances, 0)

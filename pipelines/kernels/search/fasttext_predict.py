@@ -290,8 +290,8 @@ def predict(
     scores: np.ndarray,
 ) -> None:
     """Predict the k most probable labels of each text. Write them to `labels` (int32 [texts, k]) and their
-    scores, probabilities, to `scores` (float32 [texts, k]), best first. Text n is data[starts[n]:ends[n]].
-    `loss` is HIERARCHICAL, SOFTMAX or INDEPENDENT.
+    probabilities to `scores` (float32 [texts, k]), best first. Text n is data[starts[n]:ends[n]]. `loss` is
+    HIERARCHICAL, SOFTMAX or INDEPENDENT.
 
     Where no label is found, as for a text without features, the label is -1 and the score 0.
     """

@@ -1,7 +1,7 @@
 """Find, for each window of `size` bytes in a set of blocks, the first block that contains the same bytes.
 
-Only blocks with the same key, usually their minimizer, are compared. A **run** is a range of windows of one
-block that all occur first in one earlier block, one after another.
+Only blocks with the same key, usually their minimizer (see substrings.py), are compared. A **run** is a range
+of windows of one block that all occur first in one earlier block, one after another.
 """
 
 from typing import NamedTuple
@@ -17,8 +17,8 @@ _ZERO = np.uint64(0)
 
 
 class WindowRuns(NamedTuple):
-    """Runs of windows that occur in an earlier block of the same group, ordered by group, block and window,
-    int64 [runs].
+    """Runs of windows that occur in an earlier block with the same key, int64 [runs]. `elect_windows` orders
+    them by key, block and window.
     """
 
     blocks: np.ndarray  # index of the block
@@ -45,8 +45,8 @@ def changes(values: np.ndarray) -> np.ndarray:
 
 
 def index_keys(keys: np.ndarray) -> np.ndarray:
-    """Return an open hash table of distinct uint64 keys. Its slots hold the indices of keys, or -1 if they
-    are free, int64.
+    """Return an open-addressing hash table of distinct uint64 keys, int64. Its slots hold the indices of keys, or
+    -1 if they are free.
     """
     slots = np.full(1 << max(1, (2 * len(keys)).bit_length()), -1, np.int64)
     _index_keys(keys, slots)

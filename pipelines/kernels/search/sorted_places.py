@@ -58,8 +58,8 @@ def without_overlap(starts: np.ndarray, phrase: bytes) -> np.ndarray:
 
 
 def _pieces(phrase: bytes, most: int) -> list[int]:
-    """Return the offsets of up to _PIECES pieces of a phrase, each of `most` bytes and beginning with a
-    character. A shorter phrase is a single piece. The first offset is 0.
+    """Return the offsets of up to _PIECES pieces of a phrase. Each piece has `most` bytes and starts at the
+    first byte of a character. A shorter phrase is a single piece. The first offset is 0.
     """
     begins = [i for i in range(max(1, len(phrase) - most + 1)) if phrase[i] & 0xC0 != 0x80]
     return begins[:: -(-len(begins) // _PIECES)]

@@ -100,7 +100,9 @@ def _mix(value: np.uint64) -> np.uint64:
 
 @kernel()
 def _last_smallest(recent: np.ndarray, mask: np.uint64, first: np.uint64, last: np.uint64) -> np.uint64:
-    """Return the position of the smallest hash from `first` to `last`; of equal ones, the last."""
+    """Return the last position of the smallest hash in the ring buffer `recent`, from `first` to `last`
+    inclusive.
+    """
     place = first
     while first < last:
         first += _ONE

@@ -1,13 +1,13 @@
-"""Evaluate an ensemble of decision trees on numbers, and attribute each result to the columns that the trees
-test.
+"""Evaluate an ensemble of decision trees on rows of numbers, and attribute each result to the columns that
+the trees test.
 
 The trees are those of histogram-based gradient boosting, as scikit-learn grows them. A node sends a number
 that is at most its threshold to the left, and a missing number (NaN) to the side that the node specifies.
 
-Attribution follows Saabas 2014, "Interpreting random forests". Every node has an expected value: the mean of
-the leaves below it, weighted by their numbers of training documents. The change from a node to its child is
-attributed to the column that the node tests. The changes of a document add up to the sum of the leaves that
-it reaches minus the sum of the roots' expected values.
+Attribution follows Saabas 2014, "Interpreting random forests". The expected value of a node is the mean value
+of the leaves below it, weighted by their numbers of training documents. The change of the expected value from
+a node to its child is attributed to the column that the node tests. The changes of a row add up to the sum of
+the values of the leaves that it reaches minus the sum of the roots' expected values.
 """
 
 from typing import NamedTuple
@@ -34,9 +34,9 @@ _ROWS = 128  # rows per block: a tree, which all rows of a block ask before the 
 
 @kernel(nogil=True)
 def add_trees(values: np.ndarray, trees: Trees, results: np.ndarray, changes: np.ndarray) -> None:
-    """Evaluate all trees on each row of `values`, float64 [n, columns]. Add the values of the leaves that a
-    row reaches to `results`, float64 [n], and the changes of the expected value on the way to `changes`,
-    float64 [n, columns], in the columns that the nodes test.
+    """Evaluate all trees on each row of `values`, float64 [n, columns]. Add the values of the leaves that the
+    row reaches to `results`, float64 [n]. Add each change of the expected value to `changes`, float64 [n,
+    columns], in the column that the node tests.
 
     Four rows walk down a tree at a time, so that the processor has work while a row waits for its previous
     step.
@@ -90,8 +90,8 @@ def _step(
     values: np.ndarray,
     changes: np.ndarray,
 ) -> np.uint32:
-    """Return the child to which a row's values lead from a node, and attribute the change of the expected
-    value.
+    """Return the child to which a row's values lead from a node, and add the change of the expected value to
+    the row's `changes`.
     """
     column = columns[node]
     value = values[column]

@@ -72,12 +72,12 @@ def find_entries(
     bits: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Search texts for entries. Text n is data[offsets[n]:offsets[n + 1]], and entry e is
-    entries[bounds[e]:bounds[e + 1]]; `index_entries` has filled `slots`. `bits` are those of
+    entries[bounds[e]:bounds[e + 1]]; `index_entries` has filled `slots`. `bits` is the second table of
     `tables.lower_case`.
 
-    Return occurrences, int64 [occurrences, 3], and texts, int64 [texts, 2]. The columns of an occurrence are
-    the index of its text, the number of words before it in the text, and its number of bytes. The columns of
-    a text are its number of bytes and its number of words. Spaces are not counted as bytes.
+    Return two arrays. The first, int64 [occurrences, 3], has the index of the text, the number of words
+    before the occurrence in the text, and the number of bytes of the occurrence. The second, int64 [texts,
+    2], has the number of bytes and the number of words of each text. Spaces are not counted as bytes.
     """
     count = len(offsets) - 1
     occurrences, texts, number = np.zeros((64, 3), np.int64), np.zeros((count, 2), np.int64), 0

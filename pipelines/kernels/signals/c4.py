@@ -57,7 +57,8 @@ class LineVerdicts(NamedTuple):
 
 def count_paper_pages(segments: Segments, hits: Hits) -> dict[str, np.ndarray]:
     """Count the inputs of the paper's page rules, int64 [documents] each: the sentences of the lines that are
-    kept, and the lines that drop the page. Lines that are dropped themselves can drop the page too.
+    kept, the lines with "lorem ipsum" and the lines with an opening curly bracket. The last two include
+    dropped lines.
     """
     lines, documents = segments.lines, len(segments.offsets) - 1
     of_document = np.repeat(np.arange(documents, dtype=np.int32), np.diff(lines.offsets))
@@ -72,7 +73,8 @@ def count_peer_pages(
     data: np.ndarray, classes: np.ndarray, tokens: Tokens, hits: Hits, rows: StrippedLines, documents: int
 ) -> dict[str, np.ndarray]:
     """Count the inputs of the page rules of tfds and datatrove, int64 [documents] each: the sentences of the
-    lines that are kept, and the lines that drop the page. A dropped line does not drop the page.
+    lines that are kept, and the lines that drop the page, separately for "lorem ipsum" and an opening curly
+    bracket. Lines that an earlier test drops are not among these.
 
     `rows` are the first result of `line_variants.find_stripped_lines`.
     """
@@ -133,8 +135,8 @@ def _judge_unmarked(
     which: np.ndarray,
     without: int,
 ) -> None:
-    """Judge rows with citation markers again after removing the markers, and write the results to `judged`.
-    `chunks` are the rows' results of `_count_chunks` before the removal.
+    """Remove the citation markers from rows, judge the rows again, and write the results to the rows `which`
+    of `judged`. `chunks` are the rows' results of `_count_chunks` before the removal.
     """
     data = np.empty(int((rows.ends - rows.starts).sum()), np.uint8)
     offsets = np.zeros(len(rows.starts) + 1, np.int64)
@@ -265,8 +267,8 @@ def _verdict(variant: int, ends_well: bool, long: bool, words: int, phrases: int
 def _count_chunks(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray, token: int, begin: int, end: int
 ) -> int:
-    """Return the number of white-space-separated chunks of a row from its first token on, at most
-    _MOST_WORDS. The number is negative if a chunk is too long.
+    """Return the number of white-space-separated chunks of a row whose first token is `token`, at most
+    _MOST_WORDS. The number is negative if a chunk has more than _LONGEST_WORD characters.
     """
     count, sign, last = 0, 1, len(starts)
     while token < last and starts[token] < end and (count < _MOST_WORDS or end - begin > _LONGEST_WORD):
@@ -303,9 +305,9 @@ def _verdicts(
     token_starts: np.ndarray, token_ends: np.ndarray, token_kinds: np.ndarray, places: np.ndarray,
     hit_kinds: np.ndarray, verdicts: np.ndarray, sentences: np.ndarray, without: int,
 ) -> None:  # fmt: skip
-    """Fill `verdicts`, `phrases` and datatrove's column of `sentences`; trim `starts` and `ends`.
-    `original_chunks` is an output for unchanged rows, and an input (`given`) for rows whose markers have been
-    removed.
+    """Fill `verdicts`, `phrases` and datatrove's column of `sentences`; trim `starts` and `ends`. If `given`,
+    the rows' markers have been removed and `original_chunks` holds their chunks before that; otherwise it is
+    an output.
     """
     word, token, hit = 0, 0, 0
     for row in range(len(starts)):

@@ -2,7 +2,7 @@
 of first occurrences.
 
 Spans are compared by a 64-bit hash of their unchanged bytes. In a document of a million spans, the
-probability that two different spans collide is 3 in 100 million.
+probability that any two different spans collide is 3 in 100 million.
 """
 
 from typing import NamedTuple

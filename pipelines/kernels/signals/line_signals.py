@@ -103,7 +103,9 @@ def _last_three(data: np.ndarray, start: int, end: int) -> np.uint64:
 
 @kernel()
 def has_bullet(data: np.ndarray, start: int, end: int, bullets: np.ndarray) -> bool:
-    """Return whether a non-empty span begins with one of `bullets`, which come from `pack_bullets`."""
+    """Return whether a non-empty span begins with one of `bullets`: characters of one or three bytes in
+    UTF-8, packed by `pack_bullets`.
+    """
     size = 1 if data[start] < 0x80 else min(3, end - start)
     first, equal = np.uint64(0), False
     for i in range(start, start + size):

@@ -71,7 +71,9 @@ def make_table(keys: np.ndarray, lengths: np.ndarray) -> Table:
 
 
 def find_ngrams(hashes: np.ndarray, offsets: np.ndarray, table: Table) -> NgramMatches:
-    """Find the n-grams of a table in texts; text d has the words offsets[d] to offsets[d + 1] - 1."""
+    """Find the n-grams of a table in texts. The words of text d have the hashes hashes[offsets[d]:offsets[d +
+    1]] (`hash_words`).
+    """
     return NgramMatches(*_find(hashes, offsets, *table))
 
 

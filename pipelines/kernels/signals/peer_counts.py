@@ -1,7 +1,7 @@
 """Counts according to the rules of other implementations, over their tokens, lines and paragraphs.
 
-datatrove 0.10.1 counts Gopher's and FineWeb's signals over spaCy's tokens (`tokens`) and over lines split in
-three ways (`kernels.text.line_variants`).
+datatrove 0.10.1 counts Gopher's and FineWeb's signals over spaCy's tokens (`tokens`) and over lines and
+paragraphs split as in `kernels.text.line_variants`.
 """
 
 import numpy as np

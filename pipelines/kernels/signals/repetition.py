@@ -48,8 +48,8 @@ def greedy_ngram_chars(ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray) 
 
     For n = 2, 3, 4 the count is the number of characters of the most frequent n-gram, including the spaces
     between its words, times its occurrences, even if it occurs only once or occurrences overlap. For n = 5 to
-    10 it is the number of characters, without spaces, of n-grams seen before, in a scan from left to right
-    that advances by the whole n-gram if it was seen before, else by one word.
+    10, a scan from left to right counts the characters, without spaces, of every n-gram that it has met
+    before, and skips its words. After a new n-gram, it advances by one word.
     """
     out = np.zeros((len(offsets) - 1, len(_SIZES)), np.int64)
     _count_greedily(ids, chars, offsets, *_scratch(offsets), out)

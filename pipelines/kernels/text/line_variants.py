@@ -35,9 +35,9 @@ class SplitLines(NamedTuple):
 
 
 def find_stripped_lines(data: np.ndarray, classes: np.ndarray, lines: Spans) -> tuple[StrippedLines, StrippedLines]:
-    """Return two sets of lines, given the `lines` of a block between line feeds. The first has the lines
-    between line breaks of any kind. The second has those of `lines` that contain a line break other than a
-    line feed, undivided.
+    """Return two sets of lines of a block, given its `lines` between line feeds (`segment.find_lines`). The
+    first set is split at line breaks of any kind. The second has, undivided, the `lines` that contain a break
+    other than a line feed.
     """
     most = len(data) // 2 + len(lines.offsets)
     rows = [
@@ -69,8 +69,8 @@ def split_lines(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> S
 def find_breaks(
     data: np.ndarray, ends: np.ndarray, limits: np.ndarray, by_feeds: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (start, end) of the first line break at or after the position ends[k], for each line k, int64
-    [n] each. Both are limits[k] if there is no break before it.
+    """Find the first line break at or after ends[k], the end of line k. Return the starts and the ends of the
+    breaks, int64 [lines] each; both are limits[k] for a line without a break before limits[k].
 
     With `by_feeds`, only line feeds are breaks; otherwise every break of str.splitlines is one.
     """

@@ -24,11 +24,10 @@ def find_kinds(data: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 def ngram_sizes(kinds: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return, for each document and each number of words in `sizes`, the corresponding number of the
-    document's units, int32 [documents, sizes]: `sizes` times the document's mean number of units per word,
-    rounded.
+    """Convert each number of words in `sizes` to units, for each document, int32 [documents, sizes]: multiply
+    by the document's mean number of units per word, and round.
 
-    Document d has the units offsets[d] to offsets[d + 1] - 1.
+    Document d has the units offsets[d] to offsets[d + 1] - 1, whose kinds are as in `find_kinds`.
     """
     units = np.diff(offsets)
     words = np.zeros(len(units))

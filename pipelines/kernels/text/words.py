@@ -53,7 +53,9 @@ def _trailing_zeros(typing: Any, value: Any) -> Any:
 
 @kernel()
 def _joiner(data: np.ndarray, classes: np.ndarray, begin: int, i: int, end: int) -> int:
-    """Return the length in bytes of an apostrophe or decimal mark at i that continues a word, or 0."""
+    """Return the length in bytes of an apostrophe, full stop or comma at i that continues a word or number,
+    or 0.
+    """
     size = 1
     if data[i] == 0xE2 and i + 2 < end and data[i + 1] == 0x80 and data[i + 2] == 0x99:
         size = 3
@@ -141,8 +143,8 @@ def _clear_outer_joiners(data: np.ndarray, begin: int, end: int, insides: np.nda
 
 @kernel()
 def _edges(begin: int, end: int, insides: np.ndarray, room: int, edges: np.ndarray, edge: int) -> int:
-    """Write the positions where runs of 1 begin and end, handling 64 bytes at a time. Return the number of
-    edges so far.
+    """Write the positions where runs of ones in insides[begin:end] begin and end, handling 64 bytes at a
+    time. Return the number of edges so far.
     """
     carry = np.uint64(0)
     for at in range(begin, end, 64):

@@ -84,8 +84,8 @@ def write_starter(
 ) -> None:
     """Write a corpus file with these sources. Raises ConflictError if the file exists and `samples` is None.
 
-    With `samples`, the file is overwritten, and the filter does not apply to sources that are mainly in a
-    language other than English.
+    With `samples`, an existing file is overwritten, and the file's `filter` step leaves out sources that are
+    mainly in a language other than English.
     """
     try:
         with file.open("x" if samples is None else "w", encoding="utf-8") as sink:
@@ -149,7 +149,7 @@ def sample_line(sample: StarterSample) -> str:
 
 def rule_lines(name: str, sample: StarterSample) -> list[str]:
     """Return one line per rule set with the share of the sampled documents that the set would drop, and a
-    last line with the share for all sets together.
+    last line with the share for all sets together. Each line begins with the source's `name`.
     """
     lines = []
     for whole, *rules in (sample.dropped or {}).values():

@@ -68,7 +68,7 @@ def licences_in(text: str) -> list[str]:
     """Return the SPDX identifiers of the licences in a licence file, sorted. `unknown` is among them if the
     file also has much other text, or a permission notice whose conditions are not those of a known licence.
     The only identifier is `unknown` if no licence is recognised, or if the file has a common phrase that
-    restricts commercial use.
+    restricts commercial use. A file without words has none.
     """
     words = _WORDS.findall(text.lower())
     plain = f" {' '.join(words)} "

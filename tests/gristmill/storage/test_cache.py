@@ -1,4 +1,4 @@
-"""The local cache of remote files: its size limit, and the leftovers of killed processes."""
+"""The local cache: its size limit, and the leftovers of killed processes."""
 
 import os
 import time
@@ -32,3 +32,34 @@ def test_a_limit_that_is_no_number(tmp_path, monkeypatch):
     monkeypatch.setenv("GRISTMILL_CACHE_BYTES", "20 GiB")
     with pytest.raises(UserError, match="GRISTMILL_CACHE_BYTES: got '20 GiB', expected a number of bytes"):
         cache._keep(tmp_path / "x.tmp", "ab" * 16)
+
+
+@pytest.fixture
+def new_process(monkeypatch):
+    """Forget what this process has added to the cache, as a new process would."""
+
+    def forget():
+        monkeypatch.setattr(cache, "_added", [None])
+
+    forget()
+    return forget
+
+
+def test_computed_files_count_towards_the_limit(tmp_path, monkeypatch, new_process):
+    left = filled(tmp_path, monkeypatch, {"packing/old": 9000, "aa/used": 100})
+    monkeypatch.setenv("GRISTMILL_CACHE_BYTES", "30")
+    cache.store("packing", "new", b"0123456789")
+    assert left() == {"packing/old", "packing/new", "aa/used"}
+    cache.store("packing", "newer", b"0123456789")
+    assert left() == {"packing/new", "packing/newer", "aa/used"}
+
+
+def test_processes_that_add_little_keep_the_limit(tmp_path, monkeypatch, new_process):
+    left = filled(tmp_path, monkeypatch, {f"aa/{n}": 9000 - n for n in range(200)})
+    monkeypatch.setenv("GRISTMILL_CACHE_BYTES", "2000")
+    for name in ("first", "second"):  # each adds less than 1 %
+        cache.store("packing", name, b"0123456789")
+    assert len(left()) == 201  # one process checks the limit only when it first adds a file
+    new_process()
+    cache.store("packing", "third", b"0123456789")
+    assert left() == {f"aa/{n}" for n in range(3, 200)} | {"packing/first", "packing/second", "packing/third"}

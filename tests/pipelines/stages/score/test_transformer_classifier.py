@@ -41,7 +41,7 @@ def save_model(folder: Path, **config) -> Path:
 
 
 def save_roberta(folder: Path) -> Path:
-    """Save a model with 34 positions, two of which RoBERTa does not use."""
+    """Save a model with 34 positions, of which RoBERTa does not use that of the padding."""
     import json
 
     from transformers import RobertaConfig, RobertaForSequenceClassification
@@ -125,9 +125,9 @@ def test_models_that_do_not_fit_are_errors(model, tmp_path):
         TransformerClassifier(str(model), label="best", max_tokens=64).setup()
     with pytest.raises(UserError, match="max_tokens is 512, the model has positions for 128"):
         TransformerClassifier(str(model), label="good").setup()
-    with pytest.raises(UserError, match="max_tokens is 33, the model has positions for 32"):
-        TransformerClassifier(str(save_roberta(tmp_path / "roberta")), label="1", max_tokens=33).setup()
-    stage = stage_of(tmp_path / "roberta", label="1", max_tokens=32)
+    with pytest.raises(UserError, match="max_tokens is 34, the model has positions for 33"):
+        TransformerClassifier(str(save_roberta(tmp_path / "roberta")), label="1", max_tokens=34).setup()
+    stage = stage_of(tmp_path / "roberta", label="1", max_tokens=33)
     assert stage.annotate(table(["a " * 100])).num_rows == 1
     copy = shutil.copytree(model, tmp_path / "copy")
     stage = TransformerClassifier(str(copy), label="good", max_tokens=64)
