@@ -197,14 +197,17 @@ def leave_one_source_out(
 
 
 def verdict(roc_auc_held_out: float, left_out: Sequence[Mapping[str, Any]]) -> str:
-    """Return what the classifier learned: `unknown`, `class` or `source`.
+    """Return what the classifier learned: `unknown`, `nothing`, `class` or `source`.
 
-    It is `unknown` if no source could be measured. It is `source` if the mean ROC-AUC of `left_out`, weighted
-    by the number of held-out documents, exceeds 0.5 by less than half as much as `roc_auc_held_out` does.
+    It is `unknown` if no source could be measured, and `nothing` if `roc_auc_held_out` is not above 0.5, the
+    ROC-AUC of chance. It is `source` if the mean ROC-AUC of `left_out`, weighted by the number of held-out
+    documents, exceeds 0.5 by less than half as much as `roc_auc_held_out` does.
     """
     measured = [entry for entry in left_out if entry["roc_auc"] is not None]
     if not measured:
         return "unknown"
+    if roc_auc_held_out <= 0.5:
+        return "nothing"
     weights = [entry["held_out"] for entry in measured]
     mean = float(np.average([entry["roc_auc"] for entry in measured], weights=weights))
     return "source" if mean - 0.5 < (roc_auc_held_out - 0.5) / 2 else "class"

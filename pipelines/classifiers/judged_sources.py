@@ -73,10 +73,11 @@ def agreement_by_source(
 
 def graded_verdict(by_source: Sequence[Mapping[str, Any]]) -> str:
     """Return what the model learned, according to the entries of `agreement_by_source`: `unknown` if no
-    source could be measured, otherwise `source` or `class`.
+    source could be measured, otherwise `nothing`, `source` or `class`.
 
-    It is `source` if the rank correlation within a source falls by more than half when that source is left
-    out of training. The correlations are averaged over the sources, weighted by their held-out documents.
+    It is `nothing` if the rank correlation within a source is not above 0, and `source` if it falls by more
+    than half when that source is left out of training. The correlations are averaged over the sources,
+    weighted by their held-out documents.
     """
     measured = [each for each in by_source if each.get("spearman") is not None and "spearman_left_out" in each]
     if not measured:
@@ -86,6 +87,8 @@ def graded_verdict(by_source: Sequence[Mapping[str, Any]]) -> str:
         float(np.average([each[name] or 0.0 for each in measured], weights=weights))
         for name in ("spearman", "spearman_left_out")
     )
+    if whole <= 0:
+        return "nothing"
     return "source" if left_out < whole / 2 else "class"
 
 

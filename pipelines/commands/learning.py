@@ -121,8 +121,7 @@ def _train_classifier(options: argparse.Namespace) -> int:
         return 0
     for left in (left for left in facts["leave_one_source_out"] if left["roc_auc"] is not None):
         print(f"without {printable(left['source'])} ({left['class']}): ROC-AUC {left['roc_auc']:.4f} on its documents")
-    if facts["learned"] == "source":
-        print("warning: it learned its sources rather than the classes; read MODEL_CARD.md")
+    _warn_of(facts["learned"], "the classes")
     auc = facts["held_out"]["roc_auc"]
     print(f"{config.output}: ROC-AUC {auc:.4f} on held-out documents; read MODEL_CARD.md there")
     return 0
@@ -132,12 +131,18 @@ def _show_agreement(output: str, facts: Mapping[str, Any]) -> None:
     for entry in facts["by_source"]:
         if (left_out := entry.get("spearman_left_out")) is not None:
             print(f"without {printable(entry['source'])}: Spearman {left_out:.4f} on its documents")
-    if facts["learned"] == "source":
-        print("warning: it learned its sources rather than the judge's scores; read MODEL_CARD.md")
+    _warn_of(facts["learned"], "the judge's scores")
     held = facts["held_out"]
     correlation = "none" if held["spearman"] is None else f"{held['spearman']:.4f}"
     print(f"{output}: Spearman {correlation}, F1 {held['f1']:.4f} on {held['documents']:,} held-out documents; read "
           "MODEL_CARD.md there")  # fmt: skip
+
+
+def _warn_of(learned: str, wanted: str) -> None:
+    if learned == "source":
+        print(f"warning: it learned its sources rather than {wanted}; read MODEL_CARD.md")
+    elif learned == "nothing":
+        print(f"warning: it learned nothing of {wanted}; read MODEL_CARD.md")
 
 
 def _train_vectors(options: argparse.Namespace) -> int:

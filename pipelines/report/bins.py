@@ -67,8 +67,9 @@ def axis_for(histograms: Iterable[Mapping[str, Any]], bounds: Sequence[float]) -
 
 
 def cell_counts(histogram: Mapping[str, Any], axis: Axis, which: int) -> np.ndarray:
-    """Return the number of documents in each cell of the axis, [cells]. `which` selects the documents: 1 for
-    all, 2 for kept documents. Documents whose values lie outside the axis count in its first or last cell.
+    """Return the number of documents in each cell of the axis, float64 [cells]; the documents of a bin are
+    spread evenly over it. `which` selects the documents: 1 for all, 2 for kept documents. Documents whose
+    values lie outside the axis count in its first or last cell.
     """
     edges, cumulative = [0.0], [0.0]
     for entry in histogram["bins"]:
@@ -94,6 +95,8 @@ def quantile(histogram: Mapping[str, Any], share: float, which: int = 1) -> floa
 
 
 def _upper(histogram: Mapping[str, Any], floor: float) -> float:
-    """Return the upper end of the bin that begins at `floor`, or the histogram's maximum if that is lower."""
+    """Return the upper end of the bin that begins at `floor`, or the histogram's maximum if that is lower,
+    but at least floor + 1 (whole numbers) or floor + 0.01.
+    """
     least = floor + (1.0 if histogram["whole"] else 0.01)
     return min(floor + bin_width(floor, histogram["whole"]), max(histogram["maximum"], least))

@@ -117,10 +117,8 @@ def _mark_bounds(
     shaded: list[tuple[float, float]],
     bounds: list[Bound],
 ) -> None:
-    """Add the bounds of a rule to `bounds`, and to `shaded` the ranges of values that it drops.
-
-    If documents of the source have different bounds, only values that all bounds drop are shaded. Nothing is
-    shaded if the rule has a `when`.
+    """Add the bounds of a rule to `bounds`, and to `shaded` the ranges of the axis in which it drops every
+    document of the source. Nothing is shaded if the rule has a `when`.
     """
     some = shortened(", ".join(str(value) for values in test["when"].values() for value in values), _SOME)
     for end, sign in (("at_least", "≥"), ("at_most", "≤")):
@@ -139,8 +137,8 @@ def _mapping(test: Mapping[str, Any], end: str) -> Mapping[str, float | None]:
 
 
 def _bounds(test: Mapping[str, Any], end: str, source: str) -> dict[str, float]:
-    """Return the bounds of a rule on one side (`end`: at_least or at_most) for a source, by value of `per`.
-    The key "" stands for a bound that applies to all documents of the source.
+    """Return the bounds of a rule on one side (`end`: at_least or at_most) for a source, keyed by the value
+    of the rule's column `per`. A bound that applies to all documents of the source has the key "".
     """
     mapping = _mapping(test, end)
     if not mapping:

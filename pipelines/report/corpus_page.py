@@ -50,7 +50,7 @@ def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> 
 
 def _columns(report: Mapping[str, Any]) -> list[str]:
     """Return the columns with a histogram: first the length of the text, then the columns that filters test,
-    then the others.
+    then the others, except further measures of the length.
     """
     profiled = {name for columns in report["distributions"].values() for name in columns}
     tested = [threshold["signal"] for threshold in report["thresholds"]]

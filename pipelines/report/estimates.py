@@ -173,8 +173,8 @@ def _totals(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _duplicates(plan: Plan, label: str, step: StepManifest, manifest: CorpusManifest) -> dict[str, Any]:
-    """Return bounds on the duplicates in the whole. `at_least`, the share that the step drops of the sampled
-    documents that reach it, is a lower bound on the share in the whole. `share` is the smallest sampled share
+    """Return bounds on the duplicates in the whole. `at_least` is the share that the step drops of the
+    sampled documents that reach it. More are dropped of the whole. `share` is the smallest sampled share
     among the step's sources. `pairs` estimates the number of pairs of duplicates in the whole, which is an
     upper bound on the documents dropped.
     """

@@ -71,8 +71,8 @@ def codec_of(head: bytes) -> str | None:
 
 
 def inflate(data: bytes | memoryview, most: int) -> bytes:
-    """Decompress raw deflate data, and return at most the first `most` decoded bytes: fewer, without an
-    error, if the data is truncated. Raises BrokenInput("corrupt") if the data is invalid.
+    """Return at most the first `most` decoded bytes of raw deflate data, or fewer, without an error, if the
+    data is truncated. Raises BrokenInput("corrupt") if the data is invalid before that point.
     """
     from zlib_ng import zlib_ng
 

@@ -88,7 +88,7 @@ def checksum_of(file: SourceFile) -> str:
 
 
 def has_changed(file: SourceFile, checksum: str) -> bool:
-    """Return whether a file's content no longer has this checksum.
+    """Return whether a file's content no longer has this checksum. A git commit never changes.
 
     A remote file with a version is not fetched again: its present size and version are compared with those in
     `file`.

@@ -1,5 +1,5 @@
-"""Hugging Face datasets as `save_to_disk` writes them: directories of Arrow streams, each with a state.json
-that lists them.
+"""Hugging Face datasets as `save_to_disk` writes them: directories of Arrow streams. The state.json in each
+directory lists its streams.
 """
 
 import json
@@ -19,7 +19,7 @@ def select_saved_files(files: Sequence[SourceFile], source: Source) -> list[Sour
     """Return the files of a source that hold the rows of a saved Dataset, or of the splits of a DatasetDict.
 
     Raises SourceError if there is no saved dataset, a state.json is not valid, a listed file that `include`
-    and `exclude` select is missing, or the dataset was saved with a separate selection of rows.
+    and `exclude` select is missing, or a dataset was saved with an indices mapping.
     """
     where = f"source {source.name!r}"
     by_path = {file.path: file for file in files}

@@ -27,7 +27,8 @@ def chosen_patterns(source: Source) -> tuple[str, ...]:
 
 def read_names(source: Source, where: str) -> list[str]:
     """Return the names in a source's list of files, which may be compressed, local or behind a URL. Raises
-    SourceError for a list that is missing, broken or empty, and for a name that is not accepted.
+    SourceError if the list is missing, broken or empty, or if a name leaves the root, has a query or occurs
+    twice.
     """
     assert source.files is not None
     field = f"{where}: files: {shown(source.files)}"

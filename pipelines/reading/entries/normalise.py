@@ -20,8 +20,8 @@ _LEADS = (0xC2, 0xE2)  # first bytes of C1 characters and of separators
 
 
 def _windows_1252() -> dict[bytes, bytes]:
-    """Return a map from each C1 character to the Windows-1252 character with the same code, or to nothing, as
-    UTF-8 bytes.
+    """Map each C1 character, in UTF-8, to the Windows-1252 character with the same code, or to b"" if there
+    is none.
     """
     return {chr(code).encode(): bytes([code]).decode("cp1252", "ignore").encode() for code in range(0x80, 0xA0)}
 

@@ -56,10 +56,10 @@ def to_json(value: Any) -> bytes:
 
 
 def composed_record(record: dict[str, Any], size: int, source: Source) -> TextRecord | Bad:
-    """Turn `record`, the fields of one record, into a TextRecord as the source's `text`, which must be set,
-    says. Modifies `record`.
+    """Build a TextRecord from the fields of a record, using the source's `text`, which must be set. Modifies
+    `record`.
 
-    Return a Bad if there is no text, if a text field holds something other than text, or if the text has more
+    Return a Bad if there is no text, if a text field does not have the expected type, or if the text has more
     characters than `max_document_bytes`. Raises ValueError if `meta` would contain NaN or an infinity.
     """
     assert source.text is not None

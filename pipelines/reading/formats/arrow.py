@@ -34,7 +34,8 @@ def read_arrow(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield one record per row of an IPC file or stream. Columns are used, and SourceError is raised, as in
     `read_parquet`.
 
-    A record batch is held in memory whole. A batch over 512 MiB ends the file as `large_batch`.
+    A record batch is held in memory whole; one over 512 MiB ends the file as `large_batch`. A file whose
+    records exceed `max_decoded_bytes` in total ends as `decoded_limit`.
     """
     head, chunks = peek(entry.chunks, len(_MAGIC))
     if not head.startswith((_MAGIC, _CONTINUATION)):

@@ -27,7 +27,7 @@ class _Loader(yaml.BaseLoader):
 
 
 def read_markdown(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield the whole file as one document with its markup, read as in the format `text`.
+    """Read a file as in the format `text`, keeping its markup but removing its front matter.
 
     Front matter is a YAML mapping without aliases. It lies between `---` on the first line and a later line
     `---` or `...` within the first 65,536 characters. Its fields become `meta`, with values as written

@@ -27,10 +27,10 @@ def read_parquet(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     kept as JSON in `meta`. There, a value that JSON lacks is text, such as `2021-01-02 03:04:05` for a date
     and time; invalid UTF-8 outside nested values is escaped, and NaN and infinities are null.
 
-    Parquet is read from its end, so only a plain file can be read; inside an archive or under gzip it is set
-    aside as `not_parquet`. A file ends as `decoded_limit` if its footer announces more bytes than
-    `decoded_bound` allows, or if its records add up to more. A page is decompressed whole, so a page over 256
-    MiB ends the file as `large_page`.
+    Parquet is read from its end, so a file inside an archive or compressed with gzip is set aside as
+    `not_parquet`. A file ends as `decoded_limit` if its footer announces more bytes than `decoded_bound`
+    allows, or if its records add up to more. A page is decompressed whole, so a page over 256 MiB ends the
+    file as `large_page`.
 
     Raises SourceError if a text column is missing, if the column `text_field` is neither string nor binary,
     or if a column name occurs twice.

@@ -16,8 +16,8 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def read_text(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield the whole stream as one document or, with `oversized: split`, cut into documents of at most
-    `max_document_bytes` bytes.
+    """Yield the whole stream as one document. A stream over `max_document_bytes` is set aside as `oversized`
+    or, with `oversized: split`, cut into documents of at most that many bytes.
     """
     held = bytearray()
     for chunk in entry.chunks:

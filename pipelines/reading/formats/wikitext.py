@@ -155,8 +155,8 @@ def _label(content: str, hidden: set[str]) -> str:
 
 
 def _tidy_lines(text: str) -> str:
-    """Remove the marks of headings and lists, horizontal rules, empty parentheses, and headings that have no
-    text below them, and normalise white space.
+    """Remove heading and list marks, horizontal rules, empty parentheses and headings without text below
+    them, and normalise white space.
     """
     lines: list[tuple[int, str]] = []  # (level of a heading, 0 for text; line)
     for raw in text.split("\n"):

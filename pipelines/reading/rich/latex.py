@@ -77,7 +77,7 @@ def _body(text: str) -> str:
 
 def _files(data: bytes, most: int) -> dict[str, str]:
     """Return the LaTeX files of a paper by name, without comments. A file that is not an archive has the name
-    "". Raises BrokenInput if the archive is damaged, or if the files have more than `most` bytes together.
+    "". Raises BrokenInput if the archive is damaged or exceeds a limit, such as `most` bytes of LaTeX.
     """
     if data[257:262] != b"ustar":
         if len(data) > most:

@@ -21,8 +21,8 @@ def read_mbox(entry: Entry, source: Source) -> Iterator[Bad | RawRecord]:
     comes after a blank line. The `>` that mail programs put before lines of the text that begin with `From `
     is removed.
 
-    A message over `max_file_bytes` is set aside as `file_bytes`; no more than about that size is held in
-    memory.
+    A file that does not begin with a separator is set aside as `not_mbox`. A message over `max_file_bytes` is
+    set aside as `file_bytes`; no more than about that size is held in memory.
     """
     held = bytearray()
     begun = False

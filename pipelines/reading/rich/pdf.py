@@ -21,10 +21,13 @@ _TEXTS = {"Title": "title", "Author": "author"}
 
 
 def pdf_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return ({"meta": ...}, text) of a PDF, or ({"reason": ...}, "") if it is to be set aside.
+    """Return ({"meta": ...}, text) of a PDF, or ({"reason": ...}, "") if it is to be set aside. `label` is
+    not used.
 
-    A PDF is `corrupt` if the file or all of its pages cannot be loaded, or more than 100 pages cannot. Of the
-    `pages_without_text` in `meta`, some may be scans.
+    Reasons: `not_pdf`, `encrypted` (it needs a password), `corrupt` (the file, every page, or more than 100
+    pages cannot be loaded), `no_text_layer` (such as a scan), and `oversized`. `meta` gets `title`, `author`
+    and `created`, each if the file has it, and counts `pages`, `pages_without_text` and, if there are any,
+    `pages_unreadable`.
     """
     import pypdfium2
 

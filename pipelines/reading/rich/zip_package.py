@@ -114,10 +114,10 @@ def read_elements(
     texts: Mapping[str, Callable[[str], None]],
     left_out: Collection[str],
 ) -> None:
-    """Parse XML as `read_xml` does, for documents with many elements of which few matter. `starts`, `ends`
-    and `texts` map an element name to a function, which is called at the start of the element, at its end,
-    and with each piece of text in it. An element in `texts` is not looked up in `starts` and `ends`. Elements
-    in `left_out` are skipped with everything inside them.
+    """Parse XML as `read_xml` does, for documents with many elements of which few matter. Functions are
+    looked up by the name of an element: one in `starts` is called with its attributes at its start, one in
+    `ends` at its end, and one in `texts` with each piece of text in it. An element in `texts` is not looked
+    up in `starts` and `ends`. Elements in `left_out` are skipped with everything inside them.
     """
     local = _LocalNames()
     depth = 0  # open elements inside one that is left out, itself included

@@ -46,9 +46,9 @@ class RecordField:
             raise ValueError(f"first: got {self.first} for the type {self.type}, expected 1 or more, for a string")
 
     def read(self, record: Any) -> Any:
-        """Return the field of a record as a value of its type, a text cut to its `first` characters. Return
-        None if the field is missing or null, or is a blank text and the type is not string. Raises ValueError
-        if the value has another type.
+        """Return the field of a record, converted to its type as `typed_value` does. A string is cut to
+        `first` characters. Return None if the field is missing or null, or is a blank text and the type is
+        not string. Raises ValueError if the value cannot be converted.
         """
         found = self._find(record)
         if found is None:
@@ -57,8 +57,8 @@ class RecordField:
         return value[: self.first] if isinstance(value, str) else value
 
     def read_or_null(self, record: Any) -> Any:
-        """Return the field of a record as a value of its type, or None if it is missing, null, or of another
-        type. If the type is string, a value that is not a string is returned as JSON text.
+        """Return what `read` returns, or None where it raises ValueError. If the type is string, a value that
+        is not a string is returned as JSON text.
         """
         found = self._find(record)
         if self.type == "string" and found is not None and not isinstance(found, str):

@@ -30,9 +30,9 @@ class CrawlFiles:
 
 
 def crawl_files(indexes: Sequence[Path], kind: str = "warc") -> CrawlFiles:
-    """Return the crawl files that the answers to index queries in `indexes` name, and count the captures.
-    `kind` is `warc`; for Common Crawl it may also be `wet` or `wat`, for the files with the text or the
-    metadata of the same captures.
+    """Return the names of the crawl files with the captures that index queries found, and count the captures.
+    `indexes` are files with the answers to the queries. `kind` is `warc`; for Common Crawl it may also be
+    `wet` or `wat`, for the files with the text or the metadata of the same captures.
 
     Raises SourceError for a file or line that cannot be read, and for a capture without a file of this
     `kind`.

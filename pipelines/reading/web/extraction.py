@@ -47,8 +47,8 @@ class PageLimits:
 
 
 def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return the head (without "page") and the text of the answer that `page_worker` gives for one page.
-    `label` is the charset that HTTP declares, or "".
+    """Return what `page_worker` answers for an HTML page: the head, without its entry "page", and the text.
+    `label` is the charset in the HTTP header, or "" if there is none.
     """
     html, charset, replaced = decode_page(data, label)
     head, text = _extract(html, limits)
@@ -66,8 +66,8 @@ def field_page(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, o
 
 
 def field_fragment(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return what `page_worker` answers for a piece of HTML held in a field of a record: the head, without
-    its entry "page", and the text. `data` is UTF-8.
+    """Return (head without "page", text), as in `page_worker`'s protocol, for a piece of HTML held in a field
+    of a record. `data` is UTF-8.
     """
     head, text = fragment_text(data.decode(), limits)
     return head or {"meta": {}}, text
@@ -92,8 +92,8 @@ def _extract(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
 
 
 def fragment_text(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return ({}, text) for a piece of HTML, whose whole text is taken, or ({"reason": ...}, "") if it is to
-    be set aside.
+    """Extract the whole text of a piece of HTML. Return ({}, text), or ({"reason": ...}, "") if it has too
+    many elements or they nest too deeply.
     """
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree
@@ -107,7 +107,7 @@ def fragment_text(html: str, limits: PageLimits) -> tuple[dict[str, object], str
 
 
 def excess(tree: Any, limits: PageLimits) -> str | None:
-    """Return the reason to set a parsed page aside if it has too many elements or they nest too deeply, else
+    """Return `html_nodes` if a parsed page has too many elements, `html_depth` if they nest too deeply, else
     None.
     """
     nodes = len(tree.document.get_elements_by_tag_name("*"))
@@ -144,7 +144,7 @@ def extract_with_trafilatura(
     html: str, tree: Any = None, markup: str = "text", comments: bool = False, options: Any = None
 ) -> str:
     """Extract the main content of a page with trafilatura, without links. If `options` (trafilatura's
-    Extractor) are given, they alone apply.
+    Extractor) are given, `markup` and `comments` are ignored.
     """
     import trafilatura
 

@@ -70,7 +70,7 @@ def _replace(tree: Any, element: Any, latex: str, display: bool) -> None:
 
 
 def _convert(element: Any, depth: int) -> str:
-    """Convert presentation MathML to LaTeX. Elements `depth` or more levels below become their text."""
+    """Convert presentation MathML to LaTeX. Elements nested `depth` levels deep become their text."""
     tag = element.tag
     if tag in ("mi", "mn", "mo"):
         return _symbols(element.text, tag)

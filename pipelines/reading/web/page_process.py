@@ -81,8 +81,8 @@ def holds_pages(source: Source) -> bool:
 
 
 def optional_library(source: Source) -> tuple[str, str, str] | None:
-    """Return the source's field that needs an optional module, the module, and the command that installs it,
-    or None.
+    """Return (field of the source that needs an optional module, the module, the command that installs it),
+    or None if no field needs one.
     """
     kind = format_of(source.format)
     if kind.module:
@@ -108,7 +108,8 @@ class _Answer(NamedTuple):
 @dataclass
 class _Batch:
     """Consecutive records of an entry. `number` is the number of the first record, and `sent_to` is the child
-    to which the pages were last sent. `first` is the number of pages that the extractor had sent before them.
+    to which the pages were last sent. `first` is the number by which the first of the pages sent then is
+    answered.
     """
 
     number: int
@@ -263,8 +264,8 @@ class Extractor:
                 batch.sent_to = None
 
     def _send_after(self, waiting: _Batch | None, batch: _Batch) -> None:
-        """Send `batch` to the child, and before it `waiting` again if the child to which that was sent has
-        died.
+        """Send `batch` to the child. If the child to which `waiting` was sent has died, send `waiting` again
+        first.
         """
         if waiting and waiting.sent_to is not self._child:
             self._send(waiting, waiting.pages)
@@ -290,8 +291,8 @@ class Extractor:
             self._child.stdin.write(json.dumps(lines).encode() + b"\n")
 
     def _receive_answers(self, batch: _Batch, count: int) -> Iterator[_Answer | str]:
-        """Yield the answers for the `count` pages of a batch that were sent last; fewer if the child dies.
-        Text names an exception that the parser raised.
+        """Yield the answers for the `count` pages of `batch` that were sent last, or fewer if the child dies.
+        If the parser raised an exception, the answer is a text that names it.
         """
         assert self._child is not None
         assert self._child.stdout is not None

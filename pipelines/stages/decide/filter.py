@@ -134,9 +134,9 @@ def fails(rule: Rule, values: pa.Array, groups: pa.Array | None) -> pa.Array:
     quantile bounds are considered only for nulls. `groups` are the values of `per`, which select a bound from
     a mapping; None if the rule has no `per`.
 
-    NaN fails every bound. A null fails if a test that requires a value (`at_least`, `at_least_quantile` or
-    `one_of`) applies to it. With `null: drop`, it fails if any test applies to it. With `null: keep`, it
-    never fails.
+    NaN fails `at_least` and `at_most`. By default, a null fails if a test that requires a value (`at_least`,
+    `at_least_quantile` or `one_of`) applies to it. With `null: drop`, it fails if any test applies to it.
+    With `null: keep`, it never fails.
     """
     bad = pa.array([False] * len(values), pa.bool_())
     tested = pa.scalar(bool(rule.one_of or rule.none_of or rule.quantiles()))

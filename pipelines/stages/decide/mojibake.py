@@ -89,8 +89,8 @@ def _repairs(text: str) -> Iterator[_Edit]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield the lines of a text, long ones in pieces. The mark between the two sides of a pair is yielded
-    alone, so that no repair removes it.
+    """Yield the lines of a text, long ones in pieces. TARGET_MARK, which begins a line, is yielded alone, so
+    that no repair removes it.
     """
     start = 0
     while start < len(text):

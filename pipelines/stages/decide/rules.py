@@ -22,9 +22,9 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class Quantile:
-    """A threshold to compute, the lower or upper bound (`side`) of a rule: quantile `q` of `signal` among the
-    documents that no earlier step dropped. If `per` is not empty, one threshold for each value of that
-    column.
+    """A request to compute a threshold, the lower or upper bound (`side`) of a rule. The threshold is the
+    quantile `q` of `signal` among the documents that no earlier step dropped. If `per` is not empty, there is
+    one threshold for each value of that column.
     """
 
     signal: str

@@ -179,8 +179,8 @@ def sum_groups(task: _Task) -> FileRecord:
 
 
 def add_sums(task: _Task) -> FileRecord:
-    """Commit, for each range and each of its groups, the sum of the group over all lower ranges, and the sum
-    over all ranges. Rows are grouped by range.
+    """Commit, for each group of a partition and each range that has documents of it, the group's sum over all
+    lower ranges and its sum over all ranges. Rows are grouped by range.
     """
     if done := task.done("before"):
         return done

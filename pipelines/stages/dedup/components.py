@@ -100,9 +100,9 @@ def small_star(task: _Round) -> FileRecord:
 
 
 def large_star(task: _Round) -> tuple[FileRecord, int]:
-    """Link the higher neighbours of every node to the lowest of the node and its neighbours. Returns the
-    file, and the number of nodes that have a lower neighbour and at least one other neighbour. If no
-    partition has such a node, every component is a star.
+    """Link the higher neighbours of every node to the lowest of the node and its neighbours, and commit the
+    links. Returns their file, and the number of nodes that have a lower neighbour and at least one other
+    neighbour. If no partition has such a node, every component is a star.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:

@@ -55,10 +55,10 @@ class DedupExact(CorpusStage):
         return (*map(column_named, (self.compared, *columns_read(self.keep), DROP)), GivenSplits())
 
     def writes(self) -> pa.Schema:
-        """Return `drop` and three columns, named `url_cluster` and so on for `dedup_url`. `exact_cluster` is
-        the id of the preferred copy, and `exact_cluster_size` the number of all copies, including this one;
-        both are null for a document without copies. `exact_copies` is the number of documents that a kept
-        document represents: itself and those dropped in its favour.
+        """Return `drop` and three columns; for `dedup_url`, their names begin with `url` instead of `exact`.
+        `exact_cluster` is the id of the preferred copy, and `exact_cluster_size` the number of all copies,
+        including this one; both are null for a document without copies. `exact_copies` is the number of
+        documents that a kept document represents: itself and those dropped in its favour.
         """
         columns = [(f"{self.cluster}_size", pa.int32()), (self.cluster.replace("cluster", "copies"), pa.int32())]
         return pa.schema([(DROP, pa.string()), (self.cluster, ID), *columns])

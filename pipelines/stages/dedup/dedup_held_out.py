@@ -119,8 +119,8 @@ class _MatchTask:
 
 
 def match_training(task: _MatchTask) -> FileRecord:
-    """Commit the rows of the training documents that share a band with a held-out document in one partition
-    of band keys, grouped by part.
+    """Find the training documents that share a band with a held-out document, within one partition of band
+    keys. Commit their rows, grouped by part.
     """
     unit = f"copies.{task.partition:05d}"
     receipt = task.out.receipt(unit)

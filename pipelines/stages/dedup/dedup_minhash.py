@@ -1,9 +1,9 @@
 """Near-duplicate removal: MinHash LSH (Broder 1997; Lee et al. 2022, appendix A) and clusters of colliding
 documents.
 
-Signatures are cut into `bands` bands of `rows` values each. Two documents are linked if all values of any
-band agree. Documents of Jaccard similarity s are linked with probability 1 - (1 - s^rows)^bands: for 14 x 8
-that is 0.565, 0.772, 0.924, 0.988 at s = 0.7, 0.75, 0.8, 0.85.
+Signatures are cut into `bands` bands of `rows` values each. Two documents are linked if they agree in all
+values of at least one band. Documents of Jaccard similarity s are linked with probability 1 - (1 -
+s^rows)^bands: for 14 x 8 that is 0.565, 0.772, 0.924, 0.988 at s = 0.7, 0.75, 0.8, 0.85.
 
 Clusters are the connected components of the links, so a chain of near-copies is one cluster, whose ends may
 have nothing in common.
@@ -101,15 +101,14 @@ class DedupMinhash(CorpusStage):
         return (*map(column_named, dict.fromkeys(("minhash", *columns_read(self.keep), *text, DROP))), GivenSplits())
 
     def writes(self) -> pa.Schema:
-        """Return `drop` and the columns described here. `minhash_cluster` is the id of the preferred document
-        of the cluster, and `minhash_cluster_size` the number of its documents; both are null outside
-        clusters.
+        """Return `drop` and the following columns. `minhash_cluster` is the id of the preferred document of
+        the cluster, `minhash_cluster_size` the number of its documents, and `minhash_similarity` the
+        similarity to the preferred document, exact if `verify` is `jaccard`, otherwise estimated from the
+        signatures. All three are null outside clusters.
 
         `minhash_copies` is the number of documents that a kept document represents: itself and those dropped
-        in its favour. `minhash_similarity` is the similarity to the preferred document, exact if `verify` is
-        `jaccard`, otherwise estimated from the signatures. With `verify`, `minhash_winner` is the id of the
-        document in whose favour this one was dropped; the similarity of a dropped document is then its
-        similarity to the winner.
+        in its favour. With `verify`, `minhash_winner` is the id of the document in whose favour this one was
+        dropped; the similarity of a dropped document is then its similarity to the winner.
         """
         columns = [("minhash_cluster", ID), ("minhash_cluster_size", pa.int32()), ("minhash_copies", pa.int32())]
         winner = [("minhash_winner", ID)] if self.verify != "none" else []

@@ -5,8 +5,8 @@ Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better" (arX
 find the repeats in a suffix array of the whole corpus. Here two shuffles find them
 (pipelines/stages/dedup/find_repeats.py), and no task holds more than a part or a partition.
 
-Documents that have too few words left are dropped. A dropped document may have held the first occurrence of a
-substring, so the repeats are found again among the remaining documents.
+If documents are dropped because fewer than `min_left_words` words are left, the repeats are found again among
+the remaining documents, since a dropped document may have held the first occurrence of a substring.
 """
 
 from collections.abc import Sequence
@@ -89,8 +89,9 @@ class DedupSubstrings(ReadsText, CorpusStage):
         return (self.input_text, Drop(), GivenSplits())
 
     def writes(self) -> pa.Schema:
-        """Return `drop`, `edits`, the number of bytes removed, and the winners. This number and the winners
-        are null if a document did not compete.
+        """Return `drop`, `edits`, the number of bytes removed, the winner of the longest cut, and the winners
+        of all cuts. The last three are null if a document did not compete; the winner of the longest cut is
+        also null if there are no cuts.
         """
         return _WRITTEN
 

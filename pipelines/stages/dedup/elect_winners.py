@@ -156,7 +156,9 @@ def elect_winners(task: Election) -> tuple[tuple[FileRecord, ...], dict[str, int
 
 
 def send_evidence(task: _Task) -> FileRecord:
-    """Commit the evidence of the winners in a part, grouped by the part that requested it. Returns the file."""
+    """Commit the evidence (signatures or shingles) of the winners in a part, grouped by the part that
+    requested it. Returns the file.
+    """
     unit = f"evidence.{task.candidates.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -221,8 +223,8 @@ def _verdicts(task: _Task) -> tuple[pa.Table, int]:
 
 
 def _similarity(task: _Task, rows: np.ndarray, back: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each of `rows`, the similarity to its winner and the number of values in its own evidence:
-    1 and 0 without evidence.
+    """Return, for each of `rows`, the similarity to its winner and the number of values in its own evidence.
+    If the deduplication uses no evidence, they are 1 and 0.
     """
     if task.evidence is None:
         return np.ones(len(rows), np.float32), np.zeros(len(rows), np.int64)

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from pipelines.classifiers.classifier_metrics import average_precision, calibration, precision_recall, roc_auc
+from pipelines.classifiers.fasttext_training import verdict
+from pipelines.classifiers.judged_sources import graded_verdict
 
 
 def sample(seed, size=300, levels=None):
@@ -72,3 +74,38 @@ def test_perfect_and_reversed_scores():
     scores = np.linspace(1, 0.1, 10)
     assert roc_auc(scores, positive) == average_precision(scores, positive) == 1
     assert roc_auc(1 - scores, positive) == 0
+
+
+def entry(held_out, spearman, left_out):
+    return {"held_out": held_out, "spearman": spearman, "spearman_left_out": left_out}
+
+
+@pytest.mark.parametrize(
+    ("entries", "learned"),
+    [
+        ([], "unknown"),
+        ([{"held_out": 5}], "unknown"),
+        ([entry(50, 0.8, 0.5)], "class"),
+        ([entry(50, 0.8, 0.3)], "source"),
+        ([entry(90, 0.8, 0.3), entry(10, 0.8, 0.8)], "source"),
+        ([entry(10, 0.8, 0.3), entry(90, 0.8, 0.8)], "class"),
+        ([entry(50, -0.2, -0.15)], "nothing"),
+        ([entry(50, 0.0, 0.6)], "nothing"),
+    ],
+)
+def test_what_a_model_of_scores_learned(entries, learned):
+    assert graded_verdict(entries) == learned
+
+
+@pytest.mark.parametrize(
+    ("roc_auc_held_out", "left_out", "learned"),
+    [
+        (0.9, [None], "unknown"),
+        (0.9, [0.8, None], "class"),
+        (0.9, [0.8, 0.5], "source"),
+        (0.5, [0.9], "nothing"),
+        (0.4, [0.5], "nothing"),
+    ],
+)
+def test_what_a_classifier_learned(roc_auc_held_out, left_out, learned):
+    assert verdict(roc_auc_held_out, [{"roc_auc": value, "held_out": 50} for value in left_out]) == learned

@@ -64,8 +64,8 @@ BOUNDS = Bounds()
 @dataclass(frozen=True)
 class PageEvidence:
     """What the rule that chooses lines needs to know about a page. `lines` are the lines of resiliparse's
-    text. `links` are the keys (`letters_of`) of the texts of the page's links. `prose` returns the keys of
-    the page's lines of prose.
+    text, which is Markdown if `markdown` is set. `links` are the keys (`letters_of`) of the texts of the
+    page's links. `prose` returns the keys of the page's lines of prose.
     """
 
     lines: list[Line]

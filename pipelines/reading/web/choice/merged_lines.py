@@ -78,9 +78,10 @@ def merge_lines(first: list[Line], second: list[Line], keep: re.Pattern[str] | N
     the lines that only `first` has.
 
     Two lines are the same if their keys are equal, or if only these two keys begin with the same _HEAD
-    letters. A line that both texts have is written once, as in `second`, or as in `first` if `keep` is found
-    there. Texts may divide lines differently, so a line's key (_WITHIN letters or more) is also searched for
-    in the joined keys of the other text. A line of `first` that is found there is left out.
+    letters. A line that both texts have is written once: as in `first` if `keep` matches anywhere in that
+    form, else as in `second`. Texts may divide lines differently, so a line's key (_WITHIN letters or more)
+    is also searched for in the joined keys of the other text. A line of `first` that is found there is left
+    out.
     """
     same = _pairs(first, second)
     within_second, within_first = _Text(second), _Text(first)
