@@ -64,10 +64,11 @@ class CharacterIds:
 
 
 def characters_at(texts: pa.LargeStringArray, positions: Offsets, position_offsets: Offsets) -> npt.NDArray[np.int32]:
-    """Return, for each byte position in a text, the index of the character that contains this byte.
+    """Return, for each byte position in a text, the index of the character that contains this byte. The end
+    of a text maps to its number of characters.
 
-    `positions` and `position_offsets` are as in `Encoder.encode_with_positions`. Positions must not lie
-    outside their texts.
+    `positions` and `position_offsets` are as in `Encoder.token_offsets`. Positions must not lie outside their
+    texts.
     """
     document = np.repeat(np.arange(len(texts)), np.diff(position_offsets))
     holders = np.zeros(len(positions), np.int32)

@@ -70,10 +70,10 @@ def read_groups(files: Iterable[tuple[str, str]], by: Sequence[str], most_bytes:
     """Read texts from files, given as (name, path), and group them. For each group, the first texts are kept,
     up to about `most_bytes` of UTF-8.
 
-    The group of a record consists of the values of its fields `by`, joined by " / ". A dot in a field name
-    selects within an object, as in `meta.language`. Without `by`, and for plain text, the group is the name
-    given for the file. Raises ValueError for unsuitable files or fields, and if there are more than 64
-    groups.
+    The group of a JSON record consists of its values of the fields in `by`, joined by " / ". In `by`, a dot
+    selects within an object, as in `meta.language`; a missing value is written as "none". Without `by`, and
+    for plain text, the group is the name given for the file. Raises ValueError for unsuitable files or
+    fields, and if there are more than 64 groups.
     """
     groups: dict[str, list[str]] = {}
     sizes: Counter[str] = Counter()
@@ -165,7 +165,7 @@ def _row(name: str, group: str, encoder: Encoder, counts: _Counts) -> Row:
 
 
 def count_threads(encoder: Encoder) -> int:
-    """Return the number of threads with which an encoder encodes on this machine, without `parallel`. For
+    """Return the number of threads that `Encoder.encode` uses on this machine with `parallel=False`. For
     `tokenizers` and `words`, it depends on RAYON_NUM_THREADS and TOKENIZERS_PARALLELISM. All other libraries
     use one.
     """

@@ -149,8 +149,8 @@ class Encoder:
         """Return the byte offset at which each token begins within its document, as int64 with the shape of
         `tokens`. `tokens` and `offsets` are as returned by `encode`.
 
-        A token may begin inside a character. Raises ValueError unless the tokens are the consecutive bytes of
-        the text (`Definition.keeps_bytes`).
+        A token may begin inside a character. Raises ValueError for a tokenizer that does not keep every byte
+        of the text (`Definition.keeps_bytes`).
         """
         ends = self._ends(tokens)
         return ends[:-1] - np.repeat(ends[offsets[:-1]], np.diff(offsets))

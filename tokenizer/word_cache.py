@@ -33,8 +33,8 @@ NEXT_LINE = "\x85"
 
 def cuts_at_spaces(definition: Definition) -> bool:
     """Return whether a text's ids are known to be the concatenated ids of its pieces between spaces and line
-    feeds. This holds for the BPE, WordPiece and unigram kinds trained here and for BERT's tokenizer. With
-    unigram, callers must encode texts that contain NEXT_LINE as a whole.
+    feeds. This holds for the kinds `bpe`, `wordpiece` and `unigram` as trained here, and for BERT's
+    tokenizer. With `unigram`, callers must encode texts that contain NEXT_LINE as a whole.
     """
     normalizer, cutter = definition.data["normalizer"], definition.data["pre_tokenizer"]
     if normalizer is None or cutter is None or any(not token["special"] for token in definition.data["added_tokens"]):
@@ -115,8 +115,11 @@ class WordCache:
         self, pieces: Pieces, ends: Offsets, positions: Offsets, position_offsets: Offsets, find_in_word: FindInWord
     ) -> Offsets:
         """Return the token at each byte position as an index within its text, int64 with the shape of
-        `positions`. `ends` are the offsets that `assemble` returns. `find_in_word` finds the token of a
-        position inside a piece.
+        `positions`.
+
+        `ends` are the offsets that `assemble` returns. `positions` and `position_offsets` are as in
+        `Encoder.token_offsets`; positions must not lie outside their texts. `find_in_word` finds the token of
+        a position inside a piece.
         """
         document = np.repeat(np.arange(len(pieces.first) - 1), np.diff(position_offsets))
         begins = pieces.first[:-1][document]

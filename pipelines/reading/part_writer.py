@@ -25,7 +25,7 @@ _ROW_BYTES = 128  # approximate memory of a row without its strings
 @dataclass(frozen=True)
 class ReadPart:
     """One part of a source. The tables have the schemas DOCUMENT, QUARANTINE and FILES. `documents` is in one
-    chunk, and `files` is in reading order. `replaced` counts the user names and the URLs that were replaced
+    chunk, and `files` is in reading order. `replaced` counts the `user_names` and `urls` that were replaced
     in tweets.
 
     In every row of `files`, `records` = `rows` + `quarantined`.

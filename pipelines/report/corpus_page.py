@@ -115,7 +115,8 @@ def _constant(report: Mapping[str, Any]) -> list[str]:
 
 def rule_effects(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return one row per step and rule. `dropped` has the number of documents that the rule dropped in each
-    source to which it applies. `keeps` is the condition under which a filter's rule keeps documents.
+    source to which it applies. `keeps` is the condition under which a filter's rule keeps documents, empty
+    for other rules.
     """
     applies: dict[str, dict[str, int]] = {}
     for row in report["funnel"]:

@@ -173,10 +173,10 @@ def _totals(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _duplicates(plan: Plan, label: str, step: StepManifest, manifest: CorpusManifest) -> dict[str, Any]:
-    """Return bounds on the duplicates in the whole. `at_least` is the share that the step drops of the
-    sampled documents that reach it. More are dropped of the whole. `share` is the smallest sampled share
-    among the step's sources. `pairs` estimates the number of pairs of duplicates in the whole, which is an
-    upper bound on the documents dropped.
+    """Return bounds on the duplicates in the whole. `at_least`, a lower bound on the share that the step
+    would drop of the whole, is the share that it drops of the sampled documents that reach it, or None if
+    none do. `share` is the smallest sampled share among the step's sources. `pairs` estimates the number of
+    pairs of duplicates in the whole, which is an upper bound on the documents dropped.
     """
     share = min(source.sample for source in plan.config.sources if source.name in plan.step(label).sources)
     sizes = {int(size): count for size, count in step.facts["cluster_sizes"].items()}

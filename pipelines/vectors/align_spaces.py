@@ -128,8 +128,8 @@ def seed_pairs(source: WordVectors, target: WordVectors, kind: Seeds) -> list[tu
 
 
 def read_dictionary(path: LocalPath, source: WordVectors, target: WordVectors) -> list[tuple[str, str]]:
-    """Return the distinct pairs of a bilingual dictionary in MUSE's format, without words that have no
-    vector. Raises UserError for a malformed line.
+    """Return the distinct pairs of a bilingual dictionary in MUSE's format, omitting those in which either
+    word has no vector. Raises UserError for a malformed line.
     """
     pairs = []
     for where, line in text_lines(path):

@@ -28,8 +28,8 @@ class MovedWord:
 
 @dataclass(frozen=True)
 class Displacement:
-    """The cosine distances, float32 [words], of the words that two spaces have in common, in the order of
-    `new`.
+    """The words that two spaces have in common, in the order of `new`, and their cosine distances after a
+    rotation of `old` onto `new`, float32 [words].
     """
 
     words: list[str]

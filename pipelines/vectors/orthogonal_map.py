@@ -30,8 +30,8 @@ def mean_similarity(queries: np.ndarray, keys: np.ndarray, nearest: int = NEARES
 
 
 def retrieve(queries: np.ndarray, keys: np.ndarray, penalty: np.ndarray, count: int) -> np.ndarray:
-    """Return, for each query, the rows of the `count` keys with the highest 2 cos(query, key) - penalty[key],
-    in descending order, int64 [queries, min(count, keys)]. All queries and keys must have length 1.
+    """Return, for each query, the row indices of the `count` keys with the highest 2 cos(query, key) -
+    penalty[key], best first, int64 [queries, min(count, keys)]. All queries and keys must have length 1.
 
     If the penalty is `mean_similarity(keys, all mapped source vectors)`, the ranking is that of CSLS (Conneau
     et al. 2018, arXiv 1710.04087, equation 6).

@@ -89,8 +89,9 @@ def train_vectors(
     """Train vectors on the kept documents of a corpus, and write vectors.txt and vectors.json into `output`.
     Returns the content of vectors.json. If `sources` is None, all sources are used.
 
-    Raises ConflictError if another process is training in `output`, or if it is not empty and `overwrite` is
-    not set. Raises UserError for unknown sources, or if the training fails.
+    Raises ConflictError if another process is training in `output`, if `output` is a file, or if `output` is
+    not empty and `overwrite` is not set. Raises UserError for unknown sources, for too few frequent words, or
+    if the training fails.
     """
     opened = open_corpus(corpus)
     names = opened.choose_sources(sources, "--sources")
@@ -123,10 +124,10 @@ def _train(
 
 
 def fit_vectors(text: Path, counts: Counter[str], settings: VectorSettings) -> tuple[WordVectors, int]:
-    """Train vectors on a file of words. `counts` gives the number of occurrences of every word in the file.
-    Returns the vectors, the most frequent word first, and how many words of the text have a vector, counted
-    with repetition. A file is written into the directory of the text. Raises UserError if fewer than two
-    words occur `min_count` times, or if the training fails.
+    """Train vectors on a file of words separated by spaces. `counts` gives the number of occurrences of every
+    word in the file. Returns the vectors, the most frequent word first, and the total number of occurrences
+    of the words that have a vector. Writes `initial.vec` next to `text`. Raises UserError if fewer than two
+    words occur at least `min_count` times, or if the training fails.
     """
     import fasttext
 

@@ -19,7 +19,7 @@ _BLOCK = 1 << 10
 
 @dataclass(frozen=True)
 class WordVectors:
-    """Words and their vectors. Programs that train vectors write the most frequent words first."""
+    """Words and their vectors, usually the most frequent words first."""
 
     words: Sequence[str]
     matrix: np.ndarray  # float32 [words, dimensions]
@@ -128,7 +128,8 @@ def complete_analogy(vectors: WordVectors, words: tuple[str, str, str], count: i
     """Return the `count` words that best complete the analogy "a is to b as c is to ...", best first. `words`
     are a, b and c, which are left out of the result. The score of a word w is cos(w, b - a + c), with all
     vectors scaled to length 1; it ranks words as 3CosAdd does (Mikolov, Yih and Zweig 2013, "Linguistic
-    Regularities in Continuous Space Word Representations", section 4).
+    Regularities in Continuous Space Word Representations", section 4). Raises UserError if a, b or c has no
+    vector.
     """
     a, b, c = (vectors.row(word) for word in words)
     query = unit_rows((vectors.unit[b] - vectors.unit[a] + vectors.unit[c])[None])[0]
@@ -173,7 +174,7 @@ def answer_questions(vectors: WordVectors, path: LocalPath) -> list[AnalogyScore
 
 
 def text_lines(path: LocalPath) -> Iterator[tuple[str, str]]:
-    """Yield (`FILE:LINE`, line) of each line of a text file. Raises UserError for a line that is not UTF-8."""
+    """Yield (`FILE:LINE`, line) for each line of a text file. Raises UserError for a line that is not UTF-8."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             where = f"{path}:{number}"

@@ -16,9 +16,8 @@ def character_vocabulary(texts: Iterable[str], unknown: str = "unk") -> bytes:
     """Return the content of the `tokenizer.json` of a character vocabulary: the reserved tokens (ids 0 to
     127), then the characters of the texts, ordered by code point. `texts` is read once.
 
-    A character outside the vocabulary becomes `<unk>`; with `unknown="error"`, `tokenizers` refuses it.
-    Raises ValueError for any other `unknown` than `unk`, for texts without any character, and for a lone
-    surrogate.
+    A character outside the vocabulary becomes `<unk>`, or cannot be encoded if `unknown` is "error". Raises
+    ValueError for any other `unknown`, for texts without any character, and for a lone surrogate.
     """
     if unknown not in UNKNOWN:
         raise ValueError(f"unknown: got {unknown!r}, allowed {', '.join(UNKNOWN)}")

@@ -2,8 +2,8 @@
 This is vocabulary expansion; Yao et al. 2021 ("Adapt-and-Distill", section 3.1) do the same with WordPiece in
 AdaLM.
 
-The texts are encoded with the base tokenizer, and each token is replaced by a character that stands for it.
-The result is words over a large alphabet, on which `tokenizers` learns BPE as usual.
+The texts are encoded with the base tokenizer, and each token is written as one character. `tokenizers` then
+learns BPE as usual, on words over this large alphabet.
 """
 
 import json

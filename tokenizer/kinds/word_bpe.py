@@ -55,8 +55,9 @@ def train_word_bpe(
 
 
 def word_normalizer(lowercase: bool) -> Any:
-    """Return the `tokenizers` normaliser that applies NFC, replaces END_OF_WORD with a space, separates
-    punctuation, and adds END_OF_WORD to the end of every word.
+    """Return the `tokenizers` normaliser that applies NFC, converts to lower case with `lowercase`, replaces
+    END_OF_WORD with a space, puts spaces around punctuation and symbols, and adds END_OF_WORD to the end of
+    every word.
     """
     from tokenizers import Regex, normalizers
 

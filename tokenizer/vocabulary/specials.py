@@ -105,8 +105,9 @@ def required_tokens(names: Iterable[str]) -> frozenset[str]:
 
 
 def add_fallback_marks(roles: Mapping[str, int]) -> dict[str, int]:
-    """Return roles (from `map_roles`) in which another special token serves as `<bos>` or `<eos>` if the role
-    is missing.
+    """Return a copy of `roles` (from `map_roles`) in which a missing `<bos>` has the id of `<eos>`, `<cls>`
+    or `<unk>`, and a missing `<eos>` that of `<bos>`, `<sep>` or `<unk>`. The first role that exists is used;
+    if none does, the mark stays missing.
 
     The last resort is `<unk>`: the published tokenizer of GPT declares no other special token.
     """

@@ -1,4 +1,4 @@
-"""An adapter as a directory: the parameters that a method has trained, without those of the base model.
+"""An adapter as a directory: the parameters that a method has trained, without the rest of the model.
 
 If peft supports the method on this architecture, the tensors are in peft's layout, and
 `PeftModel.from_pretrained(base, directory)` gives the same results. Otherwise they are stored under our
@@ -59,7 +59,7 @@ class StockHead:
 
     `names` maps our names of the head's parameters to the stock names. `stacks` holds two prefixes of the
     names of parameters in the stacks of blocks: ours, then that of the stock model. `task_type` is peft's
-    name for the kind of task.
+    name for the kind of task, or None if peft has none.
     """
 
     names: Mapping[str, str]
@@ -77,9 +77,9 @@ class StockHead:
         return list(dict.fromkeys(found))
 
     def peft_names(self, own: Iterable[str]) -> dict[str, str]:
-        """Return a mapping from our parameter names to peft's names for the same parameters of the stock
-        model. Its keys are our names of the head's parameters, and `own`: the names that peft would use for
-        the method's parameters if it wrapped our model.
+        """Return a mapping from names of trained parameters to peft's names for them in the stock model. It
+        maps the names in `own`, which peft would give the method's parameters if it wrapped our model, and
+        our names of the head's parameters.
         """
         ours, theirs = (f"{_PREFIX}{beginning}" for beginning in self.stacks)
         return {name: theirs + name.removeprefix(ours) for name in own} | {

@@ -1,5 +1,5 @@
-"""`evaluate`: measure the losses of a model on a corpus, or the scores of one or more models on tasks and
-texts.
+"""`evaluate`: measure the losses of a model on a corpus, or the scores of one or more models on a suite,
+tasks or a text.
 """
 
 import argparse
@@ -210,6 +210,8 @@ def _losses(options: argparse.Namespace, named: Mapping[str, str], models: list[
         raise ConfigError(f"{given[0]}: needs suite=NAME, task=NAME or text=FILE")
     if len(models) > 1:
         raise ConfigError(f"{models[1]!r}: expected corpus=DIR; several models need suite=NAME, task=NAME or text=FILE")
+    if options.tokens is not None and options.tokens < 1:
+        raise ConfigError(f"--tokens: got {options.tokens}, allowed 1 or more")
     corpora = corpora_of(named)
     fields = evaluate(parse_local(models[0], "model"), corpora, options.tokens, split=options.split)
     whole = {key: value for key, value in fields.items() if key not in ("sources", "parents")}

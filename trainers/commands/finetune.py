@@ -159,9 +159,7 @@ def _check_settings(requests: Sequence[_Request], named: dict[str, str]) -> None
 
 
 def _chosen(output: LocalPath, requests: Sequence[_Request], suite: "Suite | None") -> list[LocalPath]:
-    """Choose a setting for each task of a sweep, predict all splits with the runs of this setting, and return
-    these runs.
-    """
+    """Finish the sweep of each task with `finish_sweep`, and return the runs of the chosen settings."""
     from trainers.studies.settings_sweep import finish_sweep
 
     of_task: dict[str, dict[Setting, list[LocalPath]]] = {}
@@ -175,8 +173,8 @@ def _chosen(output: LocalPath, requests: Sequence[_Request], suite: "Suite | Non
 
 
 def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
-    """Train one run, unless it is finished. Returns False if it was stopped. Under torchrun, only rank 0
-    reports this.
+    """Train one run, unless it is finished. Returns False if it was stopped; under torchrun, ranks other than
+    0 always return True.
     """
     from trainers.data.examples.task_corpus import open_tasks
     from trainers.runs.parent import require_parent

@@ -26,10 +26,10 @@ class Traits:
     in both directions within a prefix. `token_types` says whether token types distinguish the second of two
     texts from the first.
 
-    Three flags each stand for a kind of pretraining. With `permutes`, tokens are predicted in a random order.
-    With `bidirectional_lm`, a forward and a backward language model are trained. With `decodes_neighbours`,
-    decoders learn to write the sentences before and after a sentence. An architecture with a flag is
-    pretrained only in this way, and other architectures are never pretrained in this way.
+    Three flags each mark a kind of pretraining. With `permutes`, tokens are predicted in a random order. With
+    `bidirectional_lm`, a forward and a backward language model are trained. With `decodes_neighbours`,
+    decoders learn to write the sentences before and after a sentence. An architecture with one of these flags
+    is pretrained only in this way, and an architecture without it never is.
 
     `characters` says whether the model reads characters instead of tokens, and counts positions in
     characters. `window_objective` is the objective with which the model can be trained in windows of a row,
@@ -416,8 +416,9 @@ def fill(model: Model, tokens: int) -> Model:
     """Return the model with default values in place of null fields. `tokens` is the number of tokens of the
     tokenizer.
 
-    `generator_layers` and `embedding_sharing` stay null, as do fields that the architecture lacks or that the
-    model does not use, except `key_value_heads`. Raises ConfigError if `vocab_size` is smaller than `tokens`.
+    These fields stay null: `generator_layers`, `embedding_sharing`, and those that the architecture lacks or
+    the model does not use, except `key_value_heads`. Raises ConfigError if `vocab_size` is smaller than
+    `tokens`.
     """
     vocabulary = model.vocab_size or -(-tokens // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
     if vocabulary < tokens:

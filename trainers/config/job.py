@@ -341,8 +341,8 @@ class Job(ABC):
 
     @property
     def bptt(self) -> int | None:
-        """The number of tokens in each window, with an optimizer update per window. None if rows are trained
-        whole.
+        """The number of tokens in each window, if the rows of a batch are trained window by window with an
+        optimizer update after each; otherwise None.
         """
         return None
 

@@ -87,8 +87,8 @@ class DocumentData:
 
 
 def add_document_fields(losses: Mapping[str, Any], documents: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `losses`, the fields of a validation, with the fields `documents` of `DocumentData.fields`
-    added, if there are any.
+    """Return `losses`, the fields of a validation, merged with `documents`, which is the result of
+    `DocumentData.fields` or empty.
     """
     more = documents.get("sources", {})
     sources = {name: {**entry, **more.get(name, {})} for name, entry in losses["sources"].items()}

@@ -19,9 +19,9 @@ def names_above(leaf: str) -> list[str]:
 
 
 def assign_leaves(names: Iterable[str], leaves: Iterable[str], field: str) -> dict[str, list[str]]:
-    """Return, for each of `names`, the sorted domains (`leaves`) that it stands for. A leaf without a name is
-    left out. Raises ConfigError, with a message that begins with `field`, for a name whose leaves all belong
-    to longer names.
+    """Return, for each of `names`, the sorted domains (`leaves`) that it stands for. A leaf for which no name
+    stands is left out. Raises ConfigError, with a message that begins with `field`, for a name whose leaves
+    all belong to longer names.
     """
     leaves_of: dict[str, list[str]] = {name: [] for name in names}
     for leaf in sorted(leaves):

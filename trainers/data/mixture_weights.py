@@ -64,9 +64,10 @@ class SourceMixture:
 def build_mixture(
     stages: Sequence[tuple[float, Mapping[str, float]]], caps: Mapping[str, int], names: Sequence[str]
 ) -> SourceMixture:
-    """Build the mixture of `stages`, each given as (tokens of the whole run at its end, weights by source).
-    The last stage must end at infinity. The mixture ends early if all sources of a stage reach their `caps`,
-    in tokens: sources of other stages do not replace them.
+    """Build the mixture of `stages`, each given as (end in tokens of the whole run, weights by source). The
+    last stage must end at infinity. `caps` gives the maximum number of tokens of each source that has a cap.
+    If all sources of a stage reach their caps, the mixture ends early: sources of other stages do not replace
+    them.
     """
     limits = np.array([caps.get(name, UNCAPPED) for name in names], dtype=np.int64)
     given, start = np.zeros(len(names)), 0.0

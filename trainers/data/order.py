@@ -13,8 +13,8 @@ Independently of stages, a run may have phases, each with its own sequences. Tok
 keep counting for the mixture and its caps. Since the sequences differ, every source begins a new epoch in
 each phase.
 
-World size, micro-batch and workers have no influence. The state of an order is a few integers per source. To
-reach a sample, the draws since the nearest earlier stored state are replayed.
+The order does not depend on world size, micro-batch size or loader threads. Its state is a few integers per
+source. To reach a sample, the draws since the nearest earlier stored state are replayed.
 """
 
 from bisect import bisect_right, insort
@@ -128,8 +128,8 @@ class _State:
 
 
 class MixtureExhausted(ValueError):
-    """Raised when all sources of a stage have reached their caps, after `samples` samples with `tokens`
-    tokens.
+    """Raised when a sample is requested after the end of the mixture, where all sources of a stage have
+    reached their caps. The mixture has `samples` samples with `tokens` tokens in all.
     """
 
     def __init__(self, samples: int, tokens: int) -> None:

@@ -48,7 +48,7 @@ class TrainingCorpus:
 
     `directory` and `shard_set` are those of the first corpus. `mixtures` are those that the manifest
     suggests; there are none if several corpora are read. `empty` names the sources and domains that have no
-    training documents. `columns` and `span_types` are what all corpora have.
+    training documents. `columns` and `span_types` contain only those that all corpora have.
     """
 
     fingerprint: str

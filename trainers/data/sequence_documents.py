@@ -54,8 +54,8 @@ def ids_of(source: "SourceStream", sequence: int, length: int, epoch: int = 0) -
 
 def mask_documents(batch: "Batch", sources: "Sequence[SourceStream]", length: int, excluded: Set[bytes]) -> None:
     """Remove the targets of the documents whose id is in `excluded`, and the labels of rows that contain such
-    a document. No other document attends to an excluded one. `length` is the number of stream positions in a
-    row.
+    a document. Tokens of these documents are marked as padding, so that no other document attends to them.
+    `length` is as in `documents_of`.
     """
     for row in np.flatnonzero(batch.sample >= 0):
         ids = ids_of(sources[batch.source[row]], int(batch.sequence[row]), length, int(batch.epoch[row]))

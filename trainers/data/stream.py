@@ -100,7 +100,8 @@ class SourceStream:
 
     def packed(self, packing: str, length: int, seed: int, room: Room | None = None) -> "SourceStream":
         """Return this source, cut into sequences of up to `length` tokens by `packing`, one of the packings
-        of `trainers.rows.sequences`.
+        of `trainers.rows.sequences`. `room` is the capacity of a row if the objective adds marks to each
+        document.
         """
         shards = tuple(
             pack_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, seed, room)
@@ -130,7 +131,7 @@ class SourceStream:
     ) -> None:
         """Write the sequences with the indices `sequences`, each of up to `length` tokens, into the rows
         `rows` of `batch`. `filled` must be 0 for these rows, and is set to the number of columns written in
-        each.
+        each. `marks` gives the ids of the special tokens.
         """
         if self.packing is not None:
             numbers = np.searchsorted(self.packing.starts, sequences, side="right") - 1

@@ -1,8 +1,8 @@
 """The engine: a model with its optimizer. A single worker uses torch alone, except with Muon or an offloaded
 optimizer; several workers use DeepSpeed ZeRO.
 
-Without dropout and Muon, the ZeRO stage, world size, micro-batch and accumulation change nothing but
-rounding.
+If neither dropout nor Muon is used, the ZeRO stage, world size, micro-batch and accumulation change nothing
+but rounding.
 """
 
 import math
@@ -73,9 +73,9 @@ class Totals:
     """The results of a step or an evaluation over all workers.
 
     `sums` are those of `loss_metrics.sums_by_source`. `loss` is weight x nats per target, summed over all
-    losses. `stops` is the number of workers that requested a stop. `read` and `decoded` count tokens:
-    `decoded` those that the decoder of an encoder-decoder read, `read` all others. After an evaluation,
-    `read`, `decoded` and `updates` are 0.
+    losses. `stops` is the number of workers that requested a stop. `decoded` counts the tokens that the
+    decoder of an encoder-decoder read, `read` all other tokens, and `updates` the optimizer updates of the
+    step; all three are 0 after an evaluation.
     """
 
     sums: np.ndarray
@@ -135,8 +135,8 @@ class Engine:
         gradient norm). Every worker must call this with `accumulation` batches.
 
         `step` counts from 0. `rate` is the learning rate of AdamW or SGD, before any decay by layer; Muon's
-        rate changes in proportion. If the loss or the norm is not finite, no worker changes weights or
-        optimizer state.
+        rate changes in proportion. `sources` is the number of sources; `stop` says whether this worker
+        requests a stop. If the loss or the norm is not finite, no worker changes weights or optimizer state.
 
         With `data.bptt`, the optimizer updates the weights after every window of the rows, and the norm
         returned is the largest of all updates. If an update's loss or norm is not finite, the step ends there
@@ -223,9 +223,9 @@ class Engine:
         return total
 
     def excess(self, batches: Sequence[Batch], reference: Forward, sources: int) -> np.ndarray:
-        """Return the excess loss over `reference` and the number of targets, by source and over the batches
-        of all workers: float64 [2, sources]. The excess of a target of the first loss is max(0, nats of this
-        model - nats of `reference`). `reference` must be in eval mode and on `device`.
+        """Return, by source, the excess loss over `reference` and the number of targets, both of the first
+        loss and summed over the batches of all workers: float64 [2, sources]. The excess of a target is
+        max(0, nats of this model - nats of `reference`). `reference` must be in eval mode and on `device`.
         """
         self._workers.forward.eval()
         first, sums = self.losses[:1], no_sums(1, sources)
@@ -367,8 +367,8 @@ class Engine:
         return float(self._loss(*sums[: len(self.losses)].sum(axis=2).T))
 
     def _amounts(self, batches: Sequence[Batch]) -> list[float]:
-        """Return the number of targets of each loss, then the numbers of tokens in the rows and in the rows
-        of an encoder-decoder's decoder.
+        """Return the number of targets of each loss, then what `Totals` calls `read` and `decoded`, for this
+        worker's batches.
         """
         amounts = np.zeros(len(self.losses) + 2)
         for batch in batches:
@@ -400,7 +400,7 @@ class Engine:
         return int(tensor)
 
     def close(self) -> None:
-        """Release the hooks of the workers, so that another engine can be created in this process."""
+        """Remove the engine's hooks and process group, so that another engine can be created in this process."""
         self._workers.close()
         if self.world > 1:
             torch.distributed.destroy_process_group(self._waiting)

@@ -66,8 +66,9 @@ class Forward(torch.nn.Module):
         return self._pass(arrays).states
 
     def layers(self, **arrays: Any) -> dict[str, list[Any]]:
-        """Return the states [rows, length, width] of every layer by stack, beginning with the embeddings. The
-        key `decoder` has the states of the model's last stack; an encoder-decoder also has the key `encoder`.
+        """Return lists of states [rows, length, width]: those of the embeddings, then of every layer. The key
+        `decoder` holds the list of the model's only or last stack, the key `encoder` that of an
+        encoder-decoder's encoder.
         """
         encoder, final = self._architecture.encoder_blocks, []
         with ExitStack() as recording:
@@ -199,11 +200,12 @@ def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None, tr
 
 
 def tensors(batch: Batch, device: Any) -> dict[str, Any]:
-    """Return the arrays of a batch as tensors on `device`, by field name. The names of the decoder's fields
-    begin with `decoder_`, the names of the task's fields with `task_`.
+    """Return the arrays of a batch as tensors on `device`, by field name, without those that are None. The
+    names of the decoder's fields begin with `decoder_`, the names of the task's fields with `task_`.
 
     `chosen`, int64, holds the positions that have a target, and possibly some others, as indices into the
-    flattened targets. It is omitted if all positions have a target.
+    flattened targets. It is omitted if all positions have a target. `segment_range` is the pair of the
+    smallest and largest segment numbers, as integers.
     """
     parts = ("decoder", "task")
     arrays = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name not in parts}

@@ -20,7 +20,7 @@ def layer_depths(network: Any, family: str) -> dict[str, int]:
     norm, 1 for the last block, one more for each block below it, and one more again for the embeddings.
 
     In an encoder-decoder, the encoder lies below the decoder. Layers that share all their parameters count as
-    one block.
+    one block. In CANINE, the character layers count as one block below the others and one above.
     """
     names = [name for name, _ in network.named_parameters()]
     two = family == "encoder_decoder"

@@ -21,7 +21,7 @@ def sums_by_source(
     found: Mapping[str, Any], batch: Batch, losses: Sequence[Loss], sources: int, measures: Sequence[Measure] = ()
 ) -> np.ndarray:
     """Return the sums of a batch by source, float64 [terms, 2, sources]: the nats and the number of targets
-    of each loss, then the part and the whole of each measure. `found` is the result of `Forward`.
+    of each loss, then the numerator and denominator of each measure. `found` is the result of `Forward`.
     """
     sums = no_sums(len(losses) + len(measures), sources)
     for loss, (its_nats, its_targets) in zip(losses, sums, strict=False):
@@ -42,7 +42,7 @@ def loss_fields(
 ) -> dict[str, Any]:
     """Return the fields of a step or validation event from the sums of its batches (`sums_by_source`):
 
-    - by name, each loss that has targets, in nats per target, and each measure whose whole is not 0;
+    - by name, each loss that has targets, in nats per target, and each measure whose denominator is not 0;
     - `bits_per_byte`, if the objective `predicts_text`;
     - `sources`: the same fields for each source with targets of the first loss, and `tokens`, the number
       of these targets.

@@ -10,8 +10,8 @@ An objective names its losses and their weights (`objectives/`). The first is ca
 needs it. A job whose losses come from elsewhere (the head of a task, or a teacher) passes them to
 `engine.forward.Forward`.
 
-An objective may also name measures: shares that are logged like losses but not trained. The part and the
-whole of such a share may both depend on the model.
+An objective may also name measures: fractions, such as accuracies, that are logged but not minimised. The
+numerator and the denominator may both depend on the model.
 """
 
 from collections.abc import Callable, Mapping, Sequence

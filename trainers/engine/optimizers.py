@@ -118,12 +118,13 @@ def job_groups(model: Any, config: Job) -> list[dict[str, Any]]:
 
 
 def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return the trained parameters, grouped by optimizer (Muon, or AdamW or SGD) and by whether they decay.
-    `peak` is the highest learning rate of a group.
+    """Return the trained parameters, grouped by optimizer (Muon or the other one, AdamW or SGD) and by
+    whether they decay. `peak` is the highest learning rate of a group.
 
-    Vectors (norm gains, biases) never decay. Muon takes the hidden matrices: two-dimensional parameters,
-    without embeddings and the output layer (Jordan et al., 2024). Parameters marked `undecayed` count as
-    vectors. Muon's parameters and groups are marked `use_muon`, which DeepSpeed reads.
+    Vectors (norm gains, biases) never decay, embeddings only with `decay_embeddings`. Muon takes the hidden
+    matrices: two-dimensional parameters, without embeddings and the output layer (Jordan et al., 2024).
+    Parameters marked `undecayed` count as vectors. Muon's parameters and groups are marked `use_muon`, which
+    DeepSpeed reads.
     """
     embeddings = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
     head = model.get_output_embeddings()

@@ -163,8 +163,9 @@ def _model(run: LocalPath, config: Pretraining, start: checkpoint.Checkpoint | N
 def _sums(
     model: Any, config: Pretraining, data: TrainingData, step: int
 ) -> tuple[Sequence[Loss], dict[tuple[bytes, str], np.ndarray]]:
-    """Return the losses of a run and, for every document of a step by (id, source), its nats and targets in
-    each loss, float64 [losses, 2]. A target for a whole row is divided equally among its documents.
+    """Return the losses of a run, and a mapping from the (id, source) of every document of a step to its nats
+    and targets in each loss, float64 [losses, 2]. A target for a whole row is divided equally among its
+    documents.
     """
     import torch
 

@@ -159,9 +159,9 @@ def _target_counts(data: "ValidationData") -> dict[str, Any]:
 
 
 def unigram_loss(known: Any, targets: Any) -> float:
-    """Return the loss, in nats per target, of a unigram model with add-one smoothing (Laplace). `known` and
-    `targets`, int64 [classes], count the targets from which it is estimated and those on which it is
-    measured.
+    """Return the loss, in nats per target, of a unigram model with add-one smoothing (Laplace). The model is
+    estimated from the targets counted in `known`, and its loss is measured on those counted in `targets`;
+    both are int64 [classes].
     """
     import numpy as np
 

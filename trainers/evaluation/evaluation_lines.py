@@ -52,7 +52,9 @@ def seed_lines(scores: Sequence[SeedScore]) -> list[str]:
 
 
 def clean_lines(scores: Sequence[CleanScore]) -> list[str]:
-    """Return an empty line and a table of scores with and without the items that a corpus contains."""
+    """Return an empty line and a table of scores with and without the items that a corpus contains, or no
+    lines if there are none.
+    """
     if not scores:
         return []
     head = ("items", "searched", "found", "all items", "without found", "found only")

@@ -47,7 +47,7 @@ def render_evaluation(evaluation: Evaluation) -> str:
 @dataclass(frozen=True)
 class Separation:
     """How well a task separates models. `above` is the number of models above chance, None if the score has
-    no chance level. `apart` is the number of `pairs` of models that do not tie.
+    no chance level. `pairs` is the number of pairs of models, and `apart` how many of them do not tie.
     """
 
     task: str
@@ -60,7 +60,9 @@ class Separation:
 
 
 def separations(evaluation: Evaluation) -> list[Separation]:
-    """Return how well every task separates the models. The tasks that separate the most pairs come first."""
+    """Return how well every task separates the models, starting with the tasks that separate the most pairs;
+    an empty list for a single model.
+    """
     by_model = [[result for result in evaluation.results if result.model == model] for model in evaluation.models]
     compared: dict[tuple[str, str], list[PairedDifference]] = {}
     for difference in evaluation.differences:  # of every two models: those of the tasks in order, then the mean

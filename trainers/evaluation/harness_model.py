@@ -25,9 +25,9 @@ os.environ.setdefault("DISABLE_MULTIPROC", "1")
 class HarnessModel(LM):
     """A model of lm-evaluation-harness whose requests are answered by a `Scorer`.
 
-    Three things differ from the library's own `HFLM`. A context that is too long is cut after its `<bos>`.
-    The log-likelihood of whole texts uses windows that overlap by half. The random numbers of a sampled text
-    depend only on `seed` and on the request.
+    Three things differ from the library's own `HFLM`. A context that is too long loses its beginning but
+    keeps its `<bos>`. The log-likelihood of whole texts uses windows that overlap by half. The random numbers
+    of a sampled text depend only on `seed` and on the request.
     """
 
     def __init__(self, scorer: Scorer, seed: int = 0) -> None:

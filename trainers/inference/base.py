@@ -48,8 +48,8 @@ class Base:
 
 
 def open_base(path: LocalPath, step: int | None = None) -> Base:
-    """Open the base at `path`. For a run, `step` selects the checkpoint. Raises UserError or ConfigError if
-    this is not possible.
+    """Open the base at `path`. For a run, `step` selects the checkpoint; None selects the best of a
+    fine-tuning run, otherwise the newest. Raises UserError or ConfigError if the base cannot be used.
     """
     kind = kind_of(path)
     if kind == "run":

@@ -30,9 +30,9 @@ _CHARACTERS = (
 
 @dataclass(frozen=True)
 class ExportForm:
-    """The form of a run's export. With `merges`, the parameters that the method has added are merged into the
-    model. `obstacle` is the reason why plain `transformers` cannot run the model, if it cannot. `notes` are
-    lines for users of the export.
+    """The form of a run's export. With `merges`, the parameters that the run's fine-tuning method has added
+    are merged into the model. `obstacle` is the reason why plain `transformers` cannot run the model, if it
+    cannot. `notes` are lines for users of the export.
     """
 
     is_adapter: bool
@@ -97,8 +97,8 @@ def _task_notes(config: Finetuning, obstacle: str | None) -> tuple[str, ...]:
 
 
 def read_whole(export: LocalPath, read: Callable[[dict[str, Any]], Result]) -> Result:
-    """Verify every file of an export, and return the result of `read`, which is called with the content of
-    `gristmill.json`, again if the export is replaced meanwhile.
+    """Verify every file of an export, call `read` with the content of `gristmill.json`, and return its
+    result. If the export is replaced meanwhile, start again.
 
     Raises CorruptFileError if a file is damaged or missing, and UserError if there is no export or it keeps
     being replaced.

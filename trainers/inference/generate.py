@@ -108,8 +108,8 @@ def _room(model: Model, tokens: int, both: bool) -> int:
 
 
 def _choice(sampling: Sampling) -> dict[str, Any]:
-    """Return the arguments for sampling, all of them, because `transformers` would otherwise use defaults of
-    the model.
+    """Return every sampling argument, because `transformers` would use the model's default for a missing one.
+    Empty for greedy decoding.
     """
     if sampling.temperature == 0:
         return {}

@@ -311,7 +311,7 @@ def load_trained(path: LocalPath) -> Trained:
     """Return the model of an export or a run. A fine-tuning run is read at its best checkpoint, any other run
     at its newest.
 
-    Raises UserError if there is no such model, or if it has a task head.
+    Raises UserError if there is no such model, or if it is an exported adapter or has a task head.
     """
     if (path / ORIGIN).exists():
         _silence_progress_bars()

@@ -79,8 +79,8 @@ def score_run(
 
 
 def score_line(scores: Mapping[str, Mapping[str, float]], floors: Mapping[str, float]) -> str:
-    """Return a line with the scores of a split: each metric with its 95 % interval and, if it is known, its
-    floor.
+    """Return a line with the scores of a split: each metric with its 95 % interval and, if `floors` has it,
+    its majority baseline.
     """
     parts = []
     for name, score in scores.items():

@@ -37,8 +37,8 @@ class TaskModel:
         """Return the model with its loss functions, in fp32 on the CPU. `corpus` must have the model's
         tokenizer. `base` is the base of an adapter; by default, the one that the adapter's run recorded.
 
-        Raises UserError if `base` is given for any other model, and ConfigError if it is not the adapter's
-        base.
+        Raises UserError if `base` is given for a model that is not an exported adapter, and ConfigError if it
+        is not the adapter's base.
         """
         adapter = self.path / ADAPTER
         if base is not None and (self.found is not None or not adapter.is_dir()):

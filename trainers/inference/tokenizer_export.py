@@ -39,8 +39,9 @@ class _Marks:
 
 
 def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: LocalPath) -> None:
-    """Write the tokenizer files of an export. The exported tokenizer adds the same special tokens around a
-    text as in training.
+    """Write an export's tokenizer, given the `tokenizer.json` at `source`. It adds the same special tokens
+    around a text as in training. For a model that reads characters, the files of CANINE's tokenizer are
+    written too.
     """
     from transformers import PreTrainedTokenizerFast
 

@@ -14,8 +14,8 @@ from trainers.rows.batch import IGNORED, Batch
 
 
 def writable_ids(specials: Mapping[str, int], tokens: int, rows: int, end: int) -> np.ndarray:
-    """Return a mask, bool [rows], of the ids that an answer may contain: `end`, and all ids of the tokenizer
-    (`tokens` in total) that are not special.
+    """Return a mask of the ids that an answer may contain, bool [rows], where `rows` is the size of the
+    model's vocabulary. These are `end` and the tokenizer's ids, 0 to `tokens` - 1, that are not special.
     """
     allowed = np.arange(rows) < tokens
     allowed[[number for number in specials.values() if number < rows]] = False
@@ -30,7 +30,8 @@ def write_answers(
     that were cut off before their `<eos>`.
 
     An answer is cut off after `tokens` tokens, or when its row has reached `length` positions, not counting
-    virtual tokens. `allowed`, bool [vocabulary], marks the ids that an answer may contain.
+    virtual tokens. `allowed`, bool [vocabulary], marks the ids that an answer may contain. `size` is the
+    number of inputs per batch.
     """
     assert task.kind == "text_to_text"
     forward.eval()
@@ -48,7 +49,7 @@ def write_answers(
 
 def target_nats(forward: Forward, task: TaskInputs, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the total loss in nats, float64 [n], and the number of tokens, int64 [n], of the target of each
-    text-to-text input. Both include `<eos>`.
+    text-to-text input. Both include `<eos>`. `size` is the number of inputs per batch.
     """
     forward.eval()
     nats, tokens = np.zeros(len(task)), np.zeros(len(task), np.int64)

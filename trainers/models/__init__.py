@@ -1,8 +1,8 @@
 """Build models from the name of an architecture, its sizes and a seed.
 
-To add an architecture, write a file in its folder (`Traits.folder`) and add a line with the same name to
-`trainers.config.architecture.ARCHITECTURES`. For fine-tuning, also add its module names to
-`trainers.adapters.shared.blocks.BLOCKS`.
+To add an architecture, define its `ARCHITECTURE` in a file in its folder (`Traits.folder`), and add a line
+with the name of the file to `trainers.config.architecture.ARCHITECTURES`. For fine-tuning, also add its
+module names to `trainers.adapters.shared.blocks.BLOCKS`.
 """
 
 import importlib

@@ -15,7 +15,7 @@ class Past:
 
     `cache` contains the keys and values of every layer, as `transformers` keeps them. `seen`, bool [rows,
     columns], says which columns of the cache are text. An encoder-decoder also has `encoded`, the states of
-    the encoder, and `source`, bool [rows, length], which marks those of text.
+    the encoder, and `source`, bool [rows, length], which is false at the padding of the encoder's rows.
     """
 
     cache: Any
@@ -177,7 +177,8 @@ class Architecture:
     - `logits` maps states [..., width] to logits [..., target classes].
     - `backward` maps states to the logits of the token before each position, in an architecture whose
       `logits` are of the token after it.
-    - `sentence` maps states [rows, length, width] to the two classes of sentence pairs [rows, 2].
+    - `sentence` maps states [rows, length, width] to the logits of the two classes of sentence pairs,
+      [rows, 2].
     - `boundary` maps the states before and after the spans of n tokens, [n, 2, width], and the tokens'
       places in their spans, int64 [n], to logits [n, vocabulary].
     - `neighbours` is given the vectors of the sentences before and after the sentence at each position,

@@ -181,10 +181,10 @@ def infill_spans(
     share `share` of the document's tokens, and their lengths follow a Poisson distribution with mean
     `mean_span`.
 
-    `rows` [documents] is the row of each document. Together the documents of row r grow by at most `free[r]`
-    tokens. `offsets` are those of the original documents, from which earlier noises may have removed tokens.
-    `lengths` and `places` are uniform numbers, one and two for each original token, that determine the
-    lengths and the positions of the spans.
+    `rows` [documents] is the row of each document. `offsets` are those of the original documents, from which
+    earlier noises may have removed tokens. Together the documents of row r become at most `free[r]` tokens
+    longer than the originals. `lengths`, float64 [original tokens], and `places`, float64 [2 * original
+    tokens], are uniform numbers that determine the lengths and the positions of the spans.
     """
     weights = np.exp(
         [

@@ -5,9 +5,9 @@ cut a document into prefix, middle and suffix, and move the middle to the end.
     SPM  <fim_prefix> <fim_suffix> suffix <fim_middle> prefix middle <eos>
 
 SPM is the paper's second variant (appendix D), which allows both orders to be trained together. Cuts fall
-between characters. The paper (section 3) prefers this to cuts between tokens, which fail on prompts that end
-inside a token. Each part is encoded separately, so it has the ids that a prompt with the same text has
-(`trainers.objectives.shared.character_cuts`). Each document of a row is cut separately, after packing
+between characters, as the paper prefers (section 3): models trained with cuts between tokens fail on prompts
+that end inside a token. Each part is encoded separately, so it has the ids that a prompt with the same text
+has (`trainers.objectives.shared.character_cuts`). Each document of a row is cut separately, after packing
 (context level, section 4.4). The model predicts every token of a document, whether it is cut or not.
 """
 
@@ -63,8 +63,8 @@ class FillInTheMiddle(PairObjective):
 
     @property
     def _reserved(self) -> int:
-        """The number of positions that packing reserves in each document for cutting: enough for the marks,
-        and on average for the tokens that cutting adds.
+        """The number of positions that packing reserves in each document for cutting: enough for the marks of
+        a cut document, and for the mean growth of all documents, cut or not.
         """
         return max(len(_MARKS), math.ceil(self.rate * (len(_MARKS) + _MEAN_GROWTH)))
 

@@ -162,7 +162,9 @@ class ObjectiveMixture(TrainingObjective):
         return length
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:
-        """Return the capacity of a row that suits every part. None if no part adds marks to documents."""
+        """Return the capacity of a row that suits every part, or None if packing need not reserve positions
+        for any part.
+        """
         assert lead == 0, "no token leads a whole mixture"
         rooms = [room for part in self.parts if (room := part.room(sequence_length, family)) is not None]
         if not rooms:

@@ -93,9 +93,9 @@ def choose_spans(
     rounding: np.ndarray,
     chosen: np.ndarray,
 ) -> None:
-    """Choose spans of targets: divide the ordinary tokens (those that are not special) of every document into
-    successive contexts of `contexts` * n tokens, and mark n adjacent ones in each context in `chosen`, bool
-    [rows, length], which comes filled with False.
+    """Choose spans of targets. The ordinary tokens (those that are not special) of every document are divided
+    into successive contexts of `contexts` * n tokens. In each context, n adjacent ordinary tokens are marked
+    in `chosen`, bool [rows, length], which must come filled with False.
 
     n is drawn anew for each context: P(n <= k) is `longer[k - 1]`, float64 [largest n - 1]. If a document
     ends before a context is complete, one in `contexts` of the remaining tokens is chosen; the number is

@@ -12,9 +12,9 @@ For "Thank you for inviting me to your party last week ." with sentinels X, Y, Z
     deshuffle            party me for your to . last you inviting week Thank    the original
 
 Input and target end with `<eos>`. The paper's figures close the target with one more sentinel (Z). Its code
-does not, and its published lengths, (568, 114) for inputs of 512, leave no room for a closing sentinel: a
-target of 114 consists of 85 tokens of noise, 28 sentinels and `<eos>`. So there is no closing sentinel unless
-`closing_sentinel` is true.
+does not, and its published lengths leave no room for a closing sentinel: 568 tokens of text give an input of
+512 and a target of 114, which consists of 85 tokens of noise, 28 sentinels and `<eos>`. So there is no
+closing sentinel unless `closing_sentinel` is true.
 """
 
 import math
@@ -131,8 +131,8 @@ class Corruption(PairObjective):
         return self.corrupt(documents, noise_spans(offsets, drawn, self.rate, self.mean_span), context)
 
     def corrupt(self, documents: Documents, noise: np.ndarray, context: Context) -> Pairs:
-        """Return the inputs and targets of `documents` in which the tokens marked by `noise`, bool [tokens of
-        all documents], are noise. Not for the style `deshuffle`.
+        """Return the inputs and targets of `documents`, whose noise tokens are marked by `noise`, bool
+        [tokens of all documents]. Not for the style `deshuffle`.
         """
         content, eos = documents.content, context.special("<eos>")
         if self.style in ("mass", "bert"):

@@ -27,8 +27,10 @@ def finetune(name: str, tasks: tuple[Task, ...], model: Model, base: str | None,
     `model` if `base` is None. Several tasks are trained together in text-to-text form. Parts of the model
     that only pretraining uses are left out.
 
-    The job has 3 epochs (Devlin et al., 2019, appendix A.3: 2 to 4) of batches of 32, warm-up over 6 % of the
-    steps, linear decay to 0, betas 0.9 and 0.98, and weight decay 0.1 (RoBERTa; Liu et al., 2019, table 10).
+    The job has 3 epochs (Devlin et al., 2019, appendix A.3: 2 to 4) of batches of 32. Warm-up over 6 % of the
+    steps, linear decay to 0 and weight decay 0.1 are those of RoBERTa's fine-tuning (Liu et al., 2019, table
+    10), and betas 0.9 and 0.98 those of its pretraining (table 9). The peak learning rate depends on `method`
+    (`RATES`).
     """
     return Finetuning(
         name=name,

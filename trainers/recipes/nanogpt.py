@@ -1,5 +1,5 @@
-"""Recipes of nanoGPT's two examples on the characters of Shakespeare, whose losses its README publishes
-(docs/reproduced.md).
+"""Recipes of nanoGPT's two examples on the characters of Shakespeare. nanoGPT's README publishes the losses
+of both (see docs/reproduced.md).
 
 Settings are those of `config/train_shakespeare_char.py` and of the commands in the README (karpathy/nanoGPT
 at 3adf61e). The main differences are these. nanoGPT's layers have no biases; GPT-2's layers here have biases.

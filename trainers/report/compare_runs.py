@@ -26,8 +26,8 @@ def measured(run: Run, mixed: bool = True) -> dict[str, Any]:
 
 
 def measured_documents(run: Run) -> dict[str, Any] | None:
-    """Return the settings that determine what a run's bits per byte of whole documents measure, or None if
-    the run did not measure them.
+    """Return the settings that must be equal for two runs' bits per byte of whole documents to be comparable.
+    None if the run's last validation has no such number.
     """
     validation = run.validations[-1] if run.validations else {}
     if FIELD not in validation:

@@ -22,7 +22,7 @@ class Run:
 
     Of steps that were repeated after a resume, `steps`, `validations` and `skipped` hold only the newest
     events. `evaluations` holds, for every evaluation, the last event of each step. `ledger` and `finished`
-    are None if their files do not exist yet or cannot be parsed. `checkpoints` are (step, path, bytes).
+    are None if their files do not exist yet or are damaged. `checkpoints` are (step, path, bytes).
     """
 
     path: LocalPath

@@ -180,8 +180,8 @@ class Curves:
 
 
 def happened(run: Run) -> Iterator[Event]:
-    """Yield the events of a run that the report lists. Skipped steps that the run repeated after it was
-    resumed are left out.
+    """Yield the events that the report lists for `run`. The event of a skipped step is left out if the run
+    later resumed from an earlier step.
     """
     counted = {id(event) for event in run.skipped}
     for event in run.events:

@@ -32,7 +32,7 @@ def evaluation_cost(run: LocalPath) -> Footprint | None:
 
 def parts_of(events: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     """Return the events of each part of a run, that is, of each launch or restart, from its `start` event on.
-    Damaged lines and events logged before a `start` are left out.
+    Damaged lines and events logged while a part was prepared are left out.
     """
     parts: list[list[Mapping[str, Any]]] = []
     for event in events:

@@ -108,9 +108,9 @@ def _value(config: Mapping[str, Any], name: str) -> str:
 
 
 def ledger_rows(ledger: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return a row for each source: its entry in the ledger, its share of all tokens read, the share of
-    padding (`waste`), and the tokens read beyond those requested (`off`). Rows are in descending order of
-    tokens.
+    """Return a row for each source, in descending order of tokens: its entry in the ledger, its share of all
+    tokens read (`share`), the share of its positions that are padding (`waste`), and the tokens read minus
+    those requested (`off`).
     """
     sources = ledger["sources"] if ledger else {}
     total = sum(entry["tokens"] for entry in sources.values())

@@ -42,8 +42,8 @@ class Result:
 @dataclass(frozen=True)
 class Group:
     """The results, on one task and split, of runs with the same settings (see `group_results`). `label` names
-    enough settings to tell the group from the other groups of its task and split; it is empty if there are
-    none.
+    enough settings to tell the group from the other groups of its task and split. It is empty for a group
+    without others.
     """
 
     task: str

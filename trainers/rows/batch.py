@@ -16,7 +16,8 @@ code and allocators see few shapes.
 class Frame:
     """The special tokens before and after every document of a stream: their names, or None for no token.
 
-    If only `before` is set, the packer writes the next tokens as targets; otherwise the objective makes them.
+    If only `before` is set, the packer writes the next tokens as targets, and `<eos>` after the last token of
+    a document. Otherwise the objective makes the targets.
     """
 
     before: str | None = None

@@ -219,8 +219,9 @@ def _match(
     second: np.ndarray,
 ) -> None:
     """Match rows of different documents in pairs, and let half of the pairs, chosen by the uniform numbers
-    `coins` [rows], swap their B's. `order` contains the rows that have a B, sorted by `cut`, then by the
-    length of B (`sizes` [rows]). The B's of a match have the same `cut` and differ by at most `apart` tokens.
+    `coins` [rows], swap their B's. `order` contains the rows that have a B, sorted by `cut` [rows] (whether B
+    ends within a sentence), then by the length of B (`sizes` [rows]). The B's of a match have the same `cut`
+    and differ in length by at most `apart` tokens.
 
     The results are written to `other` and `second` [rows]: the row whose B is used, and the length of the
     shorter B of the match. Without a match, `second` is minus the length of the row's own B.

@@ -214,7 +214,7 @@ def _name(parent: LocalPath, step: int) -> LocalPath:
 
 def load(path: LocalPath) -> Checkpoint:
     """Return the checkpoint at `path` after verifying every file. Raises CorruptFileError if a file is
-    missing or damaged.
+    missing or damaged, or if the checkpoint has another format.
     """
     try:
         record = read_json(path / RECORD, f"remove {path}")
@@ -273,7 +273,7 @@ def pick(run: LocalPath, warn: Callable[[str], None]) -> Checkpoint | None:
 
 def read_newest(run: LocalPath, warn: Callable[[str], None]) -> tuple[Checkpoint, dict[str, Any]] | None:
     """Read the newest intact checkpoint and its weights, even while the run trains. None if there is no
-    checkpoint.
+    checkpoint. Raises UserError if all checkpoints are corrupt.
     """
     while (intact := newest(run, warn)) is not None:
         try:

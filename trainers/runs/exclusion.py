@@ -27,8 +27,8 @@ def exclude(run: LocalPath, file: LocalPath, corpus: TrainingCorpus) -> int:
     """Exclude the documents named in `file` from the loss of `run`, and record this in the run's directory.
     Returns the number of excluded documents, earlier ones included.
 
-    Each line of `file` has a document's id, either as printed, `source/path#record`, or as 32 hex digits.
-    Raises UserError if `file` is malformed or a document is in no training shard of the corpus.
+    Each line of `file` is the id of a document, written as `source/path#record` or as 32 hex digits. Raises
+    UserError if `file` is malformed or a document is in no training shard of the corpus.
     """
     wanted: dict[bytes, str] = {}
     try:

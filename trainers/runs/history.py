@@ -1,6 +1,4 @@
-"""Read a run's log: past events, without the measurements that the run repeated after a resume, and new
-events as they are written.
-"""
+"""Read a run's log: past events, without superseded measurements, and new events as they are written."""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -14,8 +12,9 @@ _INTERVAL = 0.3  # seconds between two reads of a growing log
 
 
 def drop_superseded(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return `events` without the measurements that a run has repeated after a resume, and without lines that
-    a suspended worker wrote after others had continued the run.
+    """Return `events` without superseded measurements: when a run resumes from a step, its earlier
+    measurements of later steps are dropped. If a suspended worker and the workers that continued the run
+    measured the same step, only the first measurement is kept.
     """
     kept: list[dict[str, Any]] = []
     measured: set[tuple[str, int]] = set()

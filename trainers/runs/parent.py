@@ -97,8 +97,8 @@ def checkpoint_of(run: LocalPath, step: int | None) -> checkpoint.Checkpoint:
 
 
 def require_parent(record: Mapping[str, Any]) -> None:
-    """Raise UserError if a run's parent, or the checkpoint of it that the run began from, is missing.
-    `record` is the field `parent` of the run's `run.json`.
+    """Raise UserError if a run's parent is missing or, if the parent is a run, lacks the checkpoint that the
+    new run began from. `record` is the field `parent` of the new run's `run.json`.
     """
     path = LocalPath(record["path"])
     try:
@@ -216,8 +216,8 @@ def _same_tokenizer(path: LocalPath, marks: Mapping[str, str], corpus: JobCorpus
 
 
 def _same_tokens(path: LocalPath, corpus: JobCorpus) -> None:
-    """Raise UserError unless the tokenizers of the corpus and of `path` have the same merges, and every id in
-    the tokenizer of `path` stands for the same token in the corpus's.
+    """Raise UserError unless the tokenizers of `path` and of the corpus have the same merges and the same
+    token for every id. The corpus's tokenizer may have additional ids.
     """
     theirs, ours = read_definition(str(path)), read_definition(str(verified_tokenizer(corpus)))
     others = {number for number, token in theirs.tokens.items() if ours.tokens.get(number) != token}
@@ -230,8 +230,8 @@ def _same_tokens(path: LocalPath, corpus: JobCorpus) -> None:
 
 
 def weight_files(path: Path) -> list[Path]:
-    """Return the files of weights in a Hugging Face directory. Raises UserError if it has no
-    `model.safetensors` and no index of one.
+    """Return the weight files of a Hugging Face directory. Raises UserError if it has neither
+    `model.safetensors` nor `model.safetensors.index.json`.
     """
     index = path / "model.safetensors.index.json"
     if index.is_file():

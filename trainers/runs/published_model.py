@@ -85,7 +85,8 @@ def model_of(path: Path, specials: dict[str, int]) -> Model:
     """Return the sizes of the model in a Hugging Face directory. `specials` are the ids of its special tokens
     by name.
 
-    Raises ConfigError if our model does not support a value in the directory's configuration.
+    Raises ConfigError if our model does not support a value in the directory's configuration, and UserError
+    as `read_configuration` does.
     """
     theirs = read_configuration(path)
     name = _TYPES.get(theirs.model_type, theirs.model_type)
@@ -101,7 +102,8 @@ def model_of(path: Path, specials: dict[str, int]) -> Model:
 
 def check_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path) -> None:
     """Raise ConfigError if two Hugging Face configurations, `ours` for our model and `theirs` from `path`,
-    give models with different outputs. Fields that are missing or null in `theirs` are not compared.
+    differ in a field of `_DECISIVE` that both set, in a field of `_FIXED` that `theirs` sets, or in how they
+    scale rotary positions.
     """
     for name in (*_DECISIVE, *_FIXED):
         here, there = ours.get(name, _FIXED.get(name)), theirs.get(name)
@@ -123,9 +125,9 @@ def _rope_types(parameters: Mapping[str, Any]) -> list[str]:
 
 
 def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[str]]:
-    """Return the parameters of a Hugging Face directory by their names in our models, and the names of our
-    parameters that the directory lacks. Raises UserError if a parameter that the hidden states depend on is
-    missing, or if the files cannot be read.
+    """Return the parameters of a Hugging Face directory in fp32, by their names in our models, and the names
+    of our parameters that the directory lacks. Raises UserError if a parameter that the hidden states depend
+    on is missing, or if the files cannot be read.
     """
     import torch
     from safetensors import SafetensorError

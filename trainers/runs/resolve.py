@@ -48,7 +48,7 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
     mixtures become weights of leaf domains. Resolving the result changes nothing.
 
     Raises ConfigError for values that do not fit the corpus or one another, and UserError if the corpus has
-    no training documents or a file that the job names is missing or does not fit.
+    no training documents, or if a file that the job names is missing or does not fit.
     """
     family = config.model.family
     if family not in config.objective.families:

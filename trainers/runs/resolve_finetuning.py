@@ -85,8 +85,8 @@ def _max_length(config: Finetuning) -> int:
 
 
 def _answer_tokens(config: Finetuning, data: TaskData) -> int | None:
-    """Return the maximum number of tokens in an answer that the model writes: by default, the size of the
-    longest target of the training split.
+    """Return the maximum number of tokens in an answer, by default the length of the longest training target.
+    None if the model does not write text.
     """
     if not config.writes_text:
         return None

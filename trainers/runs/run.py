@@ -122,9 +122,9 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
 
 
 def known_init(path: LocalPath, init: Init | None) -> Init | None:
-    """Return the `init` that the run at `path` recorded when it began. An `init` without a step would select
-    a later checkpoint if the parent has trained further. A new run, or one that began with a different
-    `init`, gets `init` unchanged.
+    """Return `init`, unless it has no step and otherwise equals the `init` that the run at `path` recorded
+    when it began. In that case, return the recorded one, so that the run keeps its starting checkpoint even
+    if the parent has trained further.
     """
     if init is None or init.step is not None or not (path / "run.json").exists():
         return init

@@ -98,8 +98,9 @@ class WeightsAndBiases:
     """A run in Weights & Biases. Its steps must increase, so a step that was logged online before a resume is
     not logged again.
 
-    Offline, each launch or resume of the run has a directory of its own. A resume normally replaces the
-    earlier directories with one that has the whole history.
+    Offline, each launch or resume of the run has a directory of its own. A resume replaces the earlier
+    directories with one that has the whole history. If one of them has been synced, or all have been removed,
+    the new directory has only the steps after the last one in the run's log.
     """
 
     def __init__(self, described: Description) -> None:

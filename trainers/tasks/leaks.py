@@ -16,7 +16,8 @@ from trainers.tasks.schema.task import Task
 @dataclass(frozen=True)
 class Leak:
     """A leak between two splits: `count` examples of `other` also occur in `split`. `kind` says whether their
-    texts or their ids are the same. `pair` holds the indices of two such examples.
+    texts or their ids are the same. `pair` locates one such example: its index in `split` and its index in
+    `other`.
     """
 
     kind: str

@@ -23,10 +23,10 @@ class SuiteColumn:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite of tasks, which is scored as a whole. For fine-tuning, see `suite_score`. In a suite for
-    `evaluate`, a column's score is the main score of its task or, with `centred`, (score - chance) / (1 -
-    chance). `limit` is the maximum number of items of each split or subtask. `version` is raised with every
-    change that affects the mean.
+    """A suite of tasks, which is scored as a whole. `suite_score` defines the score of a fine-tuning suite.
+    In a suite for `evaluate`, a column's score is the main score of its task or, with `centred`, (score -
+    chance) / (1 - chance). `limit` is the maximum number of items of each split or subtask. `version` is
+    raised with every change that affects the mean.
     """
 
     columns: tuple[SuiteColumn, ...]

@@ -175,7 +175,7 @@ def compare_predictions(
 ) -> Difference:
     """Return the difference in a metric, `b` minus `a`, between two runs on the same examples. The default is
     the task's first metric. Raises UserError if the runs did not predict the same examples in the same order,
-    or if the gold is hidden.
+    if the gold is hidden, or if the metric does not apply to the task.
     """
     if (a.task.name, a.split, a.ids) != (b.task.name, b.split, b.ids):
         first, second = (f"{p.task.name} {p.split} ({len(p):,})" for p in (a, b))

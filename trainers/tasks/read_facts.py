@@ -49,7 +49,8 @@ def read_facts(task: Task, split: str, data: Location | None) -> FactSet:
     before the subject are left out, because models that read from left to right must know the subject first.
     So are relations with a single object or without usable statements.
 
-    Raises UserError for missing files and invalid statements, and if no relation is left.
+    Raises UserError for missing files, relations that `relations.jsonl` lacks, and invalid statements, and if
+    no relation is left.
     """
     examples = read_examples(task, split, data)
     assert examples.subtasks is not None

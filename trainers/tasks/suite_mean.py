@@ -27,9 +27,8 @@ class SuiteScore:
 
 
 def suite_score(suite: Suite, values: Mapping[tuple[str, str], Mapping[str, float]]) -> SuiteScore:
-    """Return the score of a fine-tuning suite. `values` holds the metrics of each (task, split) that was
-    scored, by name. A column's score is the mean of its task's metrics, as in GLUE and SuperGLUE (Wang et
-    al., 2019).
+    """Return the score of a fine-tuning suite. `values` maps each (task, split) that was scored to {metric:
+    value}. A column's score is the mean of its task's metrics, as in GLUE and SuperGLUE (Wang et al., 2019).
     """
     columns: dict[str, float | None] = {}
     for column in suite.columns:

@@ -1,5 +1,5 @@
-"""Find and read the files of a task. Relative names are looked up in `data=DIR` or $GRISTMILL_TASKS, then in
-the folder of the task file.
+"""Find and read the data files of a task. Relative names are looked up in `data=DIR` or $GRISTMILL_TASKS,
+then in the folder of the task file.
 """
 
 import codecs
@@ -35,8 +35,8 @@ class SplitFiles:
 
 
 def data_directory(name: str | None = None) -> Location | None:
-    """Return the directory of task files: `name` if it is given, otherwise $GRISTMILL_TASKS. None if neither
-    is set.
+    """Return the directory of the tasks' data files: `name` if it is given, otherwise $GRISTMILL_TASKS. None
+    if neither is set.
     """
     name = name or os.environ.get(VARIABLE)
     return parse_location(name, field="data") if name else None

@@ -9,8 +9,9 @@ from trainers.runs.checkpoint import Averaging
 
 
 def is_non_monotone(losses: Sequence[float], loss: float, interval: int) -> bool:
-    """Return whether the `loss` of a validation exceeds the minimum of all but the last `interval` of
-    `losses`, those of all earlier validations in order (Merity et al., 2017, algorithm 1).
+    """Return whether the validation loss `loss` exceeds the minimum of all but the last `interval` of the
+    earlier `losses`, given in order (Merity et al., 2017, algorithm 1). False if there are at most `interval`
+    earlier losses.
     """
     return len(losses) > interval and loss > min(losses[:-interval])
 

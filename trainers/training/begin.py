@@ -56,9 +56,9 @@ class _Weights(Mapping[str, dict[str, Any]]):
 def read_state(
     config: Job, corpus: JobCorpus, record: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> Mapping[str, dict[str, Any]]:
-    """Read the initial tensors of a run whose config has `init`. The result maps each parameter's name to its
-    `weight` and the tensors of its optimizer state, by their names. `record` describes the parent, as in
-    `run.json`.
+    """Read the initial tensors of a run whose config has `init`. The result maps each parameter's name to a
+    mapping of tensors by name: `weight` and the optimizer state. `record` describes the parent, as `parent`
+    in `run.json` does. `shapes` maps this run's parameters to their shapes.
 
     Raises UserError if the parent's files have changed, and ConfigError if the models differ or the optimizer
     state cannot be kept.

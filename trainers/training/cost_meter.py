@@ -14,8 +14,8 @@ from trainers.runs.progress import Progress
 
 
 class CostMeter:
-    """Measures the operations and energy of a run. Only the first worker measures energy: with RAPL, that of
-    its machine; with NVML, that of its GPU times the number of workers.
+    """Measures the operations and energy of a run. Only the first worker measures energy: that of its
+    machine's processors and memory (RAPL), and that of its GPU times the number of workers (NVML).
     """
 
     def __init__(self, run: LocalPath, progress: Progress, rank: int, world: int) -> None:

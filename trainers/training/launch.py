@@ -201,8 +201,8 @@ def _fit(config: Job, run: LocalPath, workers: int, kind: str, each: int) -> str
 
 
 def _release() -> None:
-    """Release the resources that a lost controller had reserved for its workers. Ray releases them only when
-    this job ends, and Ray Train only with Ray's dashboard.
+    """Release the resources that a lost controller had reserved for its workers. Otherwise Ray would keep
+    them reserved until this job ends.
     """
     import ray
     from ray._raylet import PlacementGroupID

@@ -132,8 +132,8 @@ def start_ray() -> None:
 def lean_trainer() -> Any:
     """Return a subclass of Ray Train's DataParallelTrainer that does not start three helper processes, which
     training does not need: those for data sets, for cleaning up placement groups and for autoscaling. Each
-    would load Ray Train before the workers start. If a version of Ray names these callbacks and methods
-    differently, the helpers start as usual.
+    would load Ray Train before the workers start. If a version of Ray names the helpers' callbacks and
+    methods differently, the helpers start as usual.
     """
     from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer

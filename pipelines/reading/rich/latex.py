@@ -38,7 +38,7 @@ def latex_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, o
 
     The text is LaTeX, with its mathematics and commands but without comments. It goes from `\begin{document}`
     to `\end{document}` of the main file. `\input`, `\include` and `\subfile` are replaced by the LaTeX files
-    (`.tex`, `.ltx`, `.latex`) of the archive that they name. A command is left out if the archive has no such
+    (`.tex`, `.ltx`, `.latex`) that they name in the archive. A command is left out if the archive has no such
     file, if its file is already being included, or if it nests deeper than TeX allows. Plain TeX has no
     preamble and is taken as a whole.
 

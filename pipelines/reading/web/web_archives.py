@@ -181,8 +181,8 @@ def _record_can_end(stream: _Stream, pattern: re.Pattern[bytes]) -> bool:
 
 
 def _warc_header(stream: _Stream, first: bytes) -> tuple[dict[str, str], int, int] | None:
-    """Return (fields, length of the block, bytes of the header); None if it is malformed, with only the first
-    line consumed.
+    """Return (fields, size of the block, size of the header), in bytes. If the header is malformed, return
+    None with only its first line consumed.
     """
     lines: list[bytes] = []
     size = 0

@@ -240,9 +240,9 @@ def _similarity(task: _Task, rows: np.ndarray, back: pa.Table) -> tuple[np.ndarr
 
 
 def write_verdicts(task: _Task) -> dict[str, int]:
-    """Commit the columns of a part: `drop`, the preferred document of the cluster, the size of the cluster,
-    the number of documents that a kept document represents, itself included, and, if the schema has them, the
-    similarity and the document that was kept instead.
+    """Commit the columns of a part, in the order of the schema: `drop`; the preferred document and the size
+    of the cluster; the number of documents that a kept document represents, itself included; and, if the
+    schema has them, the similarity and the document that was kept instead.
 
     Returns two counts of documents: `dropped`, and `spared`, those that are kept although the first election
     did not choose them.

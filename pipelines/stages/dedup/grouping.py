@@ -41,8 +41,9 @@ class Grouping(Protocol):
 
 @dataclass(frozen=True)
 class DedupPolicy:
-    """The policy of a deduplication. Below `min_similarity`, members of a cluster do not count as copies. If
-    `sets` is true, evidence is a set, compared by Jaccard similarity; otherwise it is a signature.
+    """The policy of a deduplication. `schema` has the columns in the order of `elect_winners.write_verdicts`.
+    Below `min_similarity`, members of a cluster do not count as copies. If `sets` is true, evidence is a set,
+    compared by Jaccard similarity; otherwise it is a signature.
     """
 
     rule: str
@@ -55,7 +56,9 @@ class DedupPolicy:
 
 @dataclass(frozen=True)
 class Election:
-    """The election in the clusters of one partition. `files` hold the documents that take part."""
+    """The election in the clusters of one partition. `files` hold the documents that take part, and `parts`
+    is the number of competing parts.
+    """
 
     out: StepOutput
     verdict: DedupPolicy
@@ -108,8 +111,8 @@ def read_tables(out: StepOutput, files: FileList, partition: int) -> Iterator[pa
 
 def cut_to_electorate(tables: Iterable[pa.Table], cut: Callable[[pa.Table], pa.Table], most: int) -> pa.Table:
     """Return the result of `cut` on all tables together; there must be at least one. To bound memory, `cut`
-    is also applied to the rows held so far whenever they exceed a limit. So `cut` must give the same result
-    whether or not some rows have been cut before.
+    is also applied to the rows held so far when they exceed `most` bytes and have doubled since the last cut.
+    So `cut` must give the same result whether or not some rows have been cut before.
     """
     held: list[pa.Table] = []
     limit = most

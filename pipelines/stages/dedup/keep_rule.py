@@ -1,4 +1,4 @@
-"""The order of preference in a cluster: documents of finished corpora come first, then new documents are
+"""The order of preference in a cluster: documents of finished corpora come first; new documents follow,
 ordered by the user's keys, then by source, then by id.
 """
 

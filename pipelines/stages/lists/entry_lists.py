@@ -75,7 +75,7 @@ def list_lines(file: str) -> Iterator[tuple[str, str]]:
 
 def host_keys(url: Url | None) -> list[bytes]:
     """Return the keys of all host entries that cover a URL: its host and every parent domain, or only the
-    host if that is an IP address.
+    host if that is an IP address. Empty without a host.
     """
     if url is None or url.host is None:
         return []
@@ -86,8 +86,8 @@ def host_keys(url: Url | None) -> list[bytes]:
 
 
 def page_key(url: Url) -> bytes:
-    """Return the key of the URL entry that covers a URL: a hash of its normal form without `http://` or
-    `https://` and `www.`.
+    """Return the key of the URL entry that covers a URL: a hash of its normal form without a leading
+    `http://` or `https://` and the `www.` that may follow it.
     """
     return _digest(_PREFIX.sub("", str(url), count=1))
 

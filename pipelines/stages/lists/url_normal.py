@@ -2,7 +2,8 @@
 
 The equivalences of RFC 3986, sections 6.2.2 and 6.2.3, are applied. Beyond the RFC, the fragment, user
 information and a trailing dot of the host are removed, and non-ASCII hosts become ASCII (IDNA 2003). Query
-parameters are sorted by name; empty parameters and those that only track the visitor or session are removed.
+parameters are sorted by name; empty ones (as in `a=1&&b=2`) and known identifiers of campaigns, clicks,
+visitors and sessions are removed.
 """
 
 import re

@@ -40,7 +40,7 @@ class Funnel(CorpusStage):
     """Count documents and bytes by source and step, so that the report need not read the corpus.
 
     With `moments`, sums of powers of the lengths are computed as well. They give the confidence intervals of
-    estimates from a source that is read in part.
+    estimates from a source that is only partly read.
     """
 
     steps: tuple[str, ...]

@@ -1,9 +1,9 @@
 """Tokenizer training on a sample of the kept text.
 
 Whole documents are chosen by the hash of their id, so the sample does not depend on the division into parts
-or on the number of workers. Byte-level BPE (Sennrich et al. 2016; Radford et al. 2019) and BPE with an
-end-of-word mark always give the same file for the same sample. WordPiece and Unigram can give a different
-file each time they are trained.
+or on the number of workers. WordPiece and Unigram can give a different file each time they are trained. The
+other kinds, such as byte-level BPE (Sennrich et al. 2016; Radford et al. 2019), always give the same file for
+the same sample.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -235,7 +235,7 @@ def allot(
 
 def measure_text(task: tuple[Part, str]) -> dict[SampleCell, int]:
     """Return the number of UTF-8 bytes of edited text in each cell of a part, without dropped and held-out
-    documents.
+    documents. The task is the part and `LearnTokenizer.per`.
     """
     part, per = task
     if per == "source":

@@ -1,6 +1,4 @@
-"""The optional columns of shards, `sentences`, `spans` and `target`: positions in the bytes of a document,
-mapped to positions in its tokens.
-"""
+"""Compute the optional columns of shards, `sentences`, `spans` and `target`, as token positions."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple

@@ -26,7 +26,8 @@ _BANDS, _ROWS = 14, 8
 
 def measure_overlap(split: ValidationSplit, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
     """Return, for each source, the numbers of kept validation and test documents, and how many of each have a
-    near-copy in the training split of any source. If overlap cannot be measured, return the reason.
+    near-copy in the training split of any source. If overlap cannot be measured, return only `not_measured`,
+    the reason.
     """
     if not parts:
         return {}
@@ -74,9 +75,9 @@ class _BandTask:
 def scatter_split_bands(task: _BandTask) -> FileRecord:
     """Commit the band keys of a part's kept documents, grouped by partition of keys. Returns the file.
 
-    Each key has two numbers, both -1 for a training document. For a held-out document, they are the part's
-    index among all parts, plus the number of parts for a test document, and the document's index among the
-    part's kept documents that have a signature.
+    Each key has two numbers, `part` and `row`, both -1 for a training document. For a held-out document,
+    `part` is the index of its part, plus the number of all parts if it is a test document. `row` is its index
+    among the part's kept documents that have a signature.
     """
     unit = f"split.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -113,8 +114,8 @@ class _MatchTask:
 
 
 def match_bands(task: _MatchTask) -> list[tuple[int, int]]:
-    """Return the held-out documents that share a band with a training document in one partition, as the pairs
-    of numbers that `scatter_split_bands` wrote.
+    """Return (part, row), as numbered by `scatter_split_bands`, of each held-out document that shares a band
+    with a training document in one partition.
     """
     table = task.files.gather_rows(task.partition)
     band, part, row = (table[name].to_numpy() for name in ("band", "part", "row"))

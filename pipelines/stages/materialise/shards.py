@@ -309,7 +309,7 @@ def _encoder_at(path: str, checksum: str) -> "Encoder":
 
 
 def _groups(parts: Sequence[Part], sizes: Sequence[int], limit: int) -> list[tuple[int, tuple[Part, ...]]]:
-    """Group neighbouring parts of a source whose kept text fits into one shard of `limit` bytes. `sizes` are
+    """Combine neighbouring parts of a source as long as their kept text fits into `limit` bytes. `sizes` are
     the bytes of each part's kept text. Return (index within the source, parts) for each group.
     """
     groups: list[list[Part]] = []
@@ -339,8 +339,8 @@ class _MeasureTask:
 
 
 def measure_kept(task: _MeasureTask) -> tuple[int, int]:
-    """Return the number of UTF-8 bytes of the kept, edited text of a part, and how many of its documents were
-    also encoded with the library `tokenizers`. Raises UserError if the tokens differ.
+    """Return the number of UTF-8 bytes of the kept, edited text of a part, and the number of documents on
+    which the encoder was compared with the library `tokenizers`. Raises UserError if their tokens differ.
     """
     if not task.documents:
         return task.part.kept_text_bytes(), 0
@@ -374,8 +374,8 @@ class _EncodeTask:
 
 
 def encode_documents(task: _EncodeTask) -> Receipt:
-    """Commit the shards of neighbouring parts, one shard for each group and split that has documents, and
-    return the receipt.
+    """Commit the shards of neighbouring parts, one for each `group_by` group and split that has documents,
+    and return the receipt.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:

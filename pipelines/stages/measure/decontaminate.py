@@ -214,8 +214,8 @@ class _TallyTask:
 
 
 def count_ngrams(task: _TallyTask) -> tuple[FileRecord, FileRecord]:
-    """Commit the n-grams in more than `common` documents of all parts, with their counts, and the texts that
-    are searched for. Returns both files.
+    """Commit the n-grams that more than `stage.common` documents contain, with their numbers of documents,
+    and the texts of evaluation sets that are searched for. Returns both files.
     """
     receipt = task.out.receipt("common")
     if receipt is None:
@@ -282,8 +282,8 @@ def find_texts(
     `ngrams[i]` in the bytes [`starts[i]`, `ends[i]`) of document `rows[i]`; `common` lists the n-grams in too
     many documents.
 
-    Sufficient evidence is at least one n-gram that is not `common`, or, for a text of several n-grams, found
-    n-grams that cover as many words as all n-grams of the text.
+    The evidence is sufficient if one of the n-grams found is not in `common`, or if the text has several
+    n-grams and those found cover as many words as all of them.
     """
     many = index.bounds[ngrams + 1] - index.bounds[ngrams]
     hit = np.repeat(np.arange(len(ngrams)), many)

@@ -44,7 +44,7 @@ class EvaluationSet:
 
     def check(self) -> None:
         """Raise ValueError for a file that does not exist or has an unknown format, for an invalid name, and
-        if no field is given.
+        if both `prompts` and `answers` are empty.
         """
         if not self.file.endswith(_SUFFIXES) or not Path(self.file).is_file():
             raise ValueError(f"file: got {self.file!r}, expected an existing file that ends in {', '.join(_SUFFIXES)}")

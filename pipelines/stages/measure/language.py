@@ -40,8 +40,8 @@ UNDETERMINED = "und"
 
 
 class _Guesses(NamedTuple):
-    """Two guesses per text, best first: `indices` into `names` (-1 for none) and `scores`. `model` is a
-    position in `Language.models`.
+    """Two guesses per text, best first: `indices` into `names` (-1 for none) and `scores`. `model` is the
+    index in `Language.models` of the model that made them.
     """
 
     names: tuple[str, ...]

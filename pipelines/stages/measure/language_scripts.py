@@ -157,8 +157,8 @@ code of the macrolanguage. Bokmål is `no`, as lid.176 and resiliparse write it.
 
 
 def language_code(label: str) -> str:
-    """Return the language code of a label with a script (`en` for `eng_Latn`). Other labels are returned
-    unchanged.
+    """Return the ISO 639 code of a label with a script, with two letters if there is such a code (`en` for
+    `eng_Latn`). Other labels are returned unchanged.
     """
     match = _SCRIPT_LABEL.fullmatch(label)
     return label if match is None else _CODES.get(match[1], match[1])
@@ -197,8 +197,8 @@ def language_of_script(text: str) -> tuple[str, float] | None:
     """Return the language that a text's script identifies, and the share of its letters in that script, or
     None if no script identifies a language.
 
-    Nine tenths of the letters must be in a script of a single language, or in Han and kana: Japanese if a
-    tenth or more is kana, else Chinese.
+    Nine tenths of the letters must be in a script that only one language uses, or in Han and kana together.
+    The latter are Japanese if a tenth or more of the letters are kana, else Chinese.
     """
     if text.isascii():
         return None

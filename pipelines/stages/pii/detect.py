@@ -49,7 +49,8 @@ class Detector:
         self, texts: pa.ChunkedArray, ids: pa.ChunkedArray, entities: Sequence[str] | None = None
     ) -> Iterator[tuple[int, Detection]]:
         """Yield (row, detection) for detections of any score. If `entities` are given, only these are
-        searched for; they must be pattern entities of this detector. Raises UserError if a recognizer fails.
+        searched for; they must be pattern entities of this detector. Raises UserError if a recognizer or the
+        named-entity model fails.
         """
         from pipelines.kernels.text.buffers import text_buffers
         from pipelines.stages.pii.windows import GATES
@@ -71,9 +72,6 @@ class Detector:
                         yield candidate.row, Detection(start, end, entity, match.score)
 
     def _chains(self, offsets: "np.ndarray", data: "np.ndarray", codes: bool) -> "Chains | None":
-        """Find the chains of digits that may be phone, card or social security numbers or, with `codes`,
-        identity numbers. Returns None if no entity needs them.
-        """
         from pipelines.kernels.search.pii_gate import find_chains
         from pipelines.stages.pii.windows import GATES
 

@@ -59,8 +59,8 @@ def _detect(step: PublishedStep, part: Part) -> pa.Array:
 
 
 def without_personal_data(corpus: Corpus, part: Part) -> Part:
-    """Return a part with edits for everything that its pii steps find, including what is in rows that the
-    `where` of a step excludes. The part must be in memory.
+    """Return a part with edits for everything that its pii steps find, even if a step only annotates it or
+    its `where` excludes the row. The part must be in memory.
     """
     for position, step in pii_steps(corpus, part):
         annotation = part.annotations[position]

@@ -61,8 +61,9 @@ class Named(NamedTuple):
 
 
 class NameFinder:
-    """A named-entity model that finds names in whole texts. Of the requested entities, `entities` are those
-    that such a model can find. Times that name no date are excluded (`is_relative`).
+    """A named-entity model that reads texts in pieces of at most 100,000 characters. Of the requested
+    entities, `entities` are those that such a model can find. Times that name no date are excluded
+    (`is_relative`).
     """
 
     def __init__(self, model: str, entities: tuple[str, ...], stage: str = "pii") -> None:
@@ -186,8 +187,8 @@ def model_versions(model: str) -> dict[str, str]:
 
 
 def model_library(model: str) -> tuple[tuple[str, str], ...]:
-    """Return (module, installation command) for a spaCy model given by name, otherwise nothing. The command
-    is that of spaCy's small English model.
+    """Return ((module, installation command),) for a spaCy model given by name, otherwise (). The command
+    always installs spaCy's small English model.
     """
     if not model or is_directory(model):
         return ()

@@ -86,8 +86,8 @@ def _select_fields(meta: Any, names: set[str]) -> Any:
 
 
 def _texts(value: Any) -> list[str]:
-    """Return all strings of a JSON value, including field names, and all integers that are long enough, as
-    strings.
+    """Return all strings of a JSON value, including field names, and as strings its integers of _MIN_DIGITS
+    or more digits.
     """
     if isinstance(value, str):
         return [_clean(value)]
@@ -122,7 +122,7 @@ def is_url(value: str) -> bool:
 
 
 def decode_at(url: str) -> str:
-    """Return a URL with each %40 decoded to @, so that an e-mail address in a parameter is recognized."""
+    """Return a URL with each %40 decoded to @, so that an e-mail address in a parameter is recognised."""
     return url.replace("%40", "@")
 
 

@@ -1,6 +1,6 @@
-"""The entities of the `pii` stage, and the recognizer in the reference configuration (pii.py) for each of
-them that patterns can find. Most recognizers ship with Presidio. The others are our own, and use Presidio's
-class PatternRecognizer.
+"""The entities of the `pii` stage, and recognizers for those that patterns can find, in the reference
+configuration (pii.py). Most recognizers ship with Presidio. The others are our own, and use Presidio's class
+PatternRecognizer.
 """
 
 import logging

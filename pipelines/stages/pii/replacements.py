@@ -84,8 +84,8 @@ def fingerprint(key: bytes) -> str:
 
 
 def replacement(action: str, entity: str, value: str, key: bytes) -> str:
-    """Return the replacement of a value by an action other than `annotate`. `key` is used only for `hmac` and
-    `pseudonym`.
+    """Return the replacement of a value by an action other than `annotate`. `pseudonym` needs an entity in
+    PSEUDONYMS. `key` is used only for `hmac` and `pseudonym`.
     """
     if action == "mask":
         return "".join(character if character.isspace() else "*" for character in value)

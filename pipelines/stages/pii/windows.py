@@ -1,8 +1,8 @@
 """Cut windows around hits, with enough context for Presidio to find the same entities as in the whole text.
 
 A window is cut where no match of the entity's patterns can cross, and contains every neighbouring character
-that the patterns examine. Neighbours that the patterns treat like the edge of the text are excluded, so that
-equal candidates have equal windows and their results can be cached. Offsets are in code points.
+that can decide whether they match. Neighbours that the patterns treat like the edge of the text are excluded,
+so that equal candidates have equal windows and their results can be cached. Offsets are in code points.
 """
 
 import re
@@ -92,7 +92,9 @@ _NUMBER_TYPES = (
 
 
 def email_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """Return the address around the @ at `at`, and the addresses to its right that share characters with it."""
+    """Return the address around the @ at `at`, and the addresses to its right that share characters with it,
+    or None if there is no address.
+    """
     match = _AT.match(text, at)
     if not match:
         return None
@@ -123,7 +125,8 @@ def word_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Windo
 
 
 def code_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window:
-    """Return the words of the chain, neighbouring words with digits, and at most one more word on each side.
+    """Return the words of the chain text[start:end], neighbouring words with digits, and at most one more
+    word on each side.
 
     The extra words are needed because some identity numbers begin or end with letters.
     """
@@ -167,7 +170,9 @@ def whole_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Wind
 
 
 def credentials_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """Return the user, password, host and port after the :// at `at`, and the character before the ://."""
+    """Return the user, password, host and port after the :// at `at`, and the character before the ://, or
+    None if there is no password.
+    """
     match = _URL_CREDENTIALS.match(text, at + 3)
     return Window(at - 1, match.end(), at - 1, match.end()) if match else None
 
@@ -179,7 +184,7 @@ def _run(text: str, at: int, sides: tuple[Any, Any]) -> Window:
 
 def iban_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
     """Return the text from the country letters before `at` to the end of the longest possible match, extended
-    over candidates that begin within it.
+    over candidates that begin within it, or None if no IBAN can begin there.
     """
     start = at - 3
     if not _IBAN.match(text, start):
@@ -207,8 +212,8 @@ def _is_word(character: str) -> bool:
 
 
 def phone_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """Return the text from the first possible phone number to the end of the chain and of the chains joined
-    to it.
+    """Return the chain text[start:end] and the chains joined to it by extension labels, from the first
+    possible phone number on.
 
     Return None if the chain itself cannot be a phone number, and an empty window if no candidate in the
     joined chains can be a valid one.
@@ -262,8 +267,8 @@ def _pieces(candidate: str) -> Iterator[str]:
 
 def _joined(text: str, at: int) -> tuple[int, int]:
     """Return the span of the chain that contains the digit at `at`, together with the chains joined to it by
-    extension labels. A candidate that phonenumbers finds may reach beyond it only by brackets, pluses and
-    punctuation before its first digit, and by the # that ends an extension.
+    extension labels. A candidate that phonenumbers finds may exceed this span only by brackets, pluses and
+    punctuation before the first digit, and by the # that ends an extension.
     """
     match = _JOINED.match(text, _JOINED_LEFT.match(text, 0, at).start())
     while match.end() <= at:
@@ -309,8 +314,8 @@ def phone_digits(regions: tuple[str, ...]) -> int:
 
 
 class _National(NamedTuple):
-    """Patterns that match the digits of a region's phone numbers written without a plus. In every valid
-    number, `part` is found among the digits and `whole` matches all of them.
+    """Patterns for the digits of a region's valid phone numbers written without a plus: `part` is found among
+    them, and `whole` matches all of them. A number has at least `least` digits.
     """
 
     part: re.Pattern[str]

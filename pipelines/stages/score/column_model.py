@@ -41,8 +41,8 @@ class ModelColumn:
 
 @dataclass(frozen=True)
 class ColumnModel:
-    """A trained model over columns. `arrays` has the `intercept` and, for a regression, the `means`, `scales`
-    and `weights` of the columns, otherwise the arrays of TREES.
+    """A trained model over columns. `arrays` has the `intercept` [1] and, for a regression, the `means`,
+    `scales` and `weights` [columns] or, for boosted trees, the arrays listed in TREES.
     """
 
     method: Method

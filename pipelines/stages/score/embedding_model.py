@@ -27,10 +27,10 @@ LinearMethod = Literal["logistic", "ridge"]
 
 @dataclass(frozen=True)
 class EmbeddingModel:
-    """A trained linear model over embeddings. Its `arrays` are float64. `center` [width] is the mean of the
-    training vectors, each with the weight of its document. `weights` [width] are the coefficients.
-    `intercept` [1] is the value at the centre. `axis` [width] is the unit vector from the mean of the
-    negative training documents towards the mean of the positive ones.
+    """A trained linear model over embeddings. Its `arrays` are float64. `center` [width] is the weighted mean
+    of the training vectors. `weights` [width] are the coefficients. `intercept` [1] is the value at the
+    centre. `axis` [width] is the unit vector from the mean of the negative training documents towards the
+    mean of the positive ones.
     """
 
     method: LinearMethod

@@ -51,8 +51,8 @@ class FastTextModel:
         return indices, scores
 
     def score(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray", label: str) -> "np.ndarray":
-        """Return the probability of one label, float32 [n]. It is 0 where `predict` does not return the
-        label.
+        """Return the probability of a label in `labels`, float32 [n]. It is 0 where `predict` does not return
+        the label.
         """
         import numpy as np
 

@@ -28,8 +28,8 @@ ROWS_PER_PARTITION = 4_000_000
 
 @dataclass(frozen=True)
 class Ranked:
-    """The ranks of the values of columns over all parts. `counts` has the number of values of each column.
-    `files` hold twice the rank of each distinct value, by part.
+    """The ranks of the values of columns over all parts. `counts` has the number of values of each column,
+    without missing ones. `files` hold, by part, the output of `rank_values`.
     """
 
     counts: tuple[int, ...]
@@ -50,8 +50,8 @@ class Ranked:
 
 
 def rank_parts(parts: Sequence[Part], names: Sequence[str], out: StepOutput, cluster: Cluster) -> Ranked | None:
-    """Return the ranks of the values of some columns over all parts. Raises UserError for a column that does
-    not have at least two distinct values.
+    """Return the ranks of the values of some columns over all parts, or None if there are no parts. Raises
+    UserError for a column that does not have at least two distinct values.
     """
     if not parts:
         return None

@@ -135,9 +135,9 @@ class ColumnScore(CorpusStage):
         return facts if self.method == "rank_sum" else {**facts, "columns_fingerprint": self._model.fingerprint}
 
     def combine(self, values: np.ndarray, ranks: np.ndarray | None) -> pa.Table:
-        """Return the columns that the step writes. `values` are those of the columns, float64 [n, columns],
-        with NaN for a missing one. `ranks` are the ranks of these values, or None unless the method is
-        `rank_sum`.
+        """Return the columns that the step writes. `values` are those of the columns `names`, float64 [n,
+        columns], with NaN for a missing one. `ranks` are the ranks of these values, or None unless the method
+        is `rank_sum`.
         """
         if ranks is None:
             odds, contributions = self._model.evaluate(values)

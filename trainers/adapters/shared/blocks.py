@@ -19,8 +19,9 @@ class BlockNames:
 
     `stacks` are the plain names of the modules that form its stacks, without the heads. `attention` matches
     the attention layers of the blocks (encoder layers, decoder layers, and cross-attention from decoder to
-    encoder); it is None for a recurrent architecture, which has no attention. `parts` match those matrices of
-    a block that are separate layers. `biases` says whether the architecture has biases.
+    encoder); it is None for a recurrent architecture, which has no attention. `parts` match the ends of the
+    names of the modules that compute each part; parts without a module (XLNet's attention matrices) are
+    missing. `biases` says whether the architecture has biases.
 
     `prefixes` says which code can put prefix keys and values before those of the text: `stock` (the stock
     model, which accepts past keys), `ours` (only our own) or `none`. It is `none` for CANINE, DeBERTa, XLNet

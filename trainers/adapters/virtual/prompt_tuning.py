@@ -52,8 +52,8 @@ class PromptTuning(TrainingMethod):
 
 
 def check_prompt(tokens: int, init: str, text: str | None) -> None:
-    """Raise ValueError unless `tokens` is positive, and a non-empty `text` is given if and only if `init` is
-    `text`.
+    """Raise ValueError if `tokens` is below 1, if the initialisation is "text" but no text is given, or if a
+    text is given with another initialisation.
     """
     if tokens < 1:
         raise ValueError(f"tokens: got {tokens}, allowed 1 or more")

@@ -68,7 +68,7 @@ class TaskRows(torch.nn.Module):
 
 def add_virtual_tokens(table: Any, virtual: Any) -> None:
     """Make an embedding layer take the embeddings of ids beyond its last row from the module `virtual`. If
-    the layer multiplies its embeddings by a scale, these are not multiplied.
+    the layer scales its embeddings, as in BART, those of virtual tokens are not scaled.
     """
     table.virtual = virtual
     table.forward = MethodType(_look_up, table)

@@ -59,8 +59,8 @@ class AdaLoRA(LowRankMethod):
         }
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Insert peft's layers, add the orthogonality penalty, and set `network.rank_budget`, which the
-        engine reads.
+        """Insert peft's layers, add the orthogonality penalty, and set `network.rank_budget` to this method,
+        from which the engine allocates ranks.
         """
         from trainers.adapters.weights.orthogonality import penalise
 

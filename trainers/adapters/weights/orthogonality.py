@@ -6,8 +6,8 @@ import torch
 
 
 class _Penalised(torch.autograd.Function):
-    """The identity function, which also adds `penalty` to the loss: the backward pass gives `penalty` the
-    gradient 1.
+    """The identity function of `states`. Its backward pass gives `penalty` the gradient 1, as if `penalty`
+    had been added to the loss.
     """
 
     @staticmethod

@@ -33,8 +33,8 @@ class RankAllocation:
         self._values = [name for name in shapes if _VALUES in name]
 
     def budget(self, step: int) -> int:
-        """Return the number of triplets to keep after `step` steps, which falls on a cubic schedule after
-        warm-up.
+        """Return the number of triplets of all matrices to keep after `step` steps. It falls on a cubic
+        schedule after warm-up, until the last `final` share of the steps.
         """
         first, last = (len(self._values) * rank for rank in (self._method.initial_rank, self._method.rank))
         if step <= self.warmup:
@@ -45,9 +45,10 @@ class RankAllocation:
         return int((first - last) * left**3 + last)
 
     def update(self, step: int, weights: Mapping[str, Any], gradients: Mapping[str, Any]) -> dict[str, Any]:
-        """Update the statistics, and return the new singular values after `step` steps, by parameter name;
-        empty at steps that remove no ranks. `weights` are the AdaLoRA parameters after the latest step, and
-        `gradients` are their gradients in that step.
+        """Update the statistics, unless the last `final` share of the steps has begun. Return the singular
+        values after `step` steps, with those of the removed triplets set to 0, by parameter name; empty at
+        steps that set none to 0. `weights` are the AdaLoRA parameters after the latest step, and `gradients`
+        are their gradients in that step.
         """
         if step < self._steps - self.final:
             for name, scores in self.scores.items():

@@ -28,8 +28,8 @@ class EncodedTexts:
     """n texts as token ids, without special tokens: text i is `tokens[first[i] : first[i] + sizes[i]]`.
 
     `tokens` is int32, `first` and `sizes` are int64 [n]. `starts` and `ends`, int32 of the shape of `tokens`,
-    delimit the bytes of the text that each token comes from; they are empty unless requested. A token without
-    bytes of its own has the bytes of the previous token.
+    delimit the bytes of the text that each token comes from; only `TextEncoder.encode_located` fills them,
+    otherwise they are empty. A token without bytes of its own has the bytes of the previous token.
     """
 
     tokens: np.ndarray

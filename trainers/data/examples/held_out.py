@@ -45,8 +45,8 @@ class HeldOut:
         return Samples(np.arange(len(source)), source, sequence, tokens, np.zeros_like(sequence))
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the share of process `rank` of `world` in the inputs, in batches of up to `size` inputs.
-        Every process gets the same number of batches.
+        """Yield the inputs for process `rank` of `world`, in batches of up to `size` inputs. Every process
+        gets the same number of batches.
         """
         for part in self.samples.share(size, rank, world):
             yield batch_of(self.tasks, part, self.packed)
@@ -60,8 +60,8 @@ class HeldOut:
         """Return the predictions of the model named `model` for the examples of the only task, given the
         head's outputs for all inputs.
 
-        If the task has questions without an answer, the empty text is predicted where the no-answer score is
-        higher than the score of the best answer.
+        If the task has questions without an answer, the threshold of the predictions is 0:
+        `Predictions.decided` empties an answer whose score is lower than the no-answer score.
         """
         (task,), (examples,) = self.tasks, self.examples
         predicted, scores = read_outputs(task, examples, outputs)

@@ -19,9 +19,10 @@ def read_outputs(task: TaskInputs, examples: Examples, outputs: TaskOutputs) -> 
     `trainers.tasks.predictions.predictions_of` takes them. `outputs` are the head's outputs for all inputs of
     the split, in their order.
 
-    A word that no input predicts gets the tag `O`, or the first label if there is no `O`. The predicted
-    answer is the one with the highest sum of start score and end score in any window (Devlin et al., 2019,
-    section 4.2); the no-answer score is the lowest of any window (in their code for SQuAD).
+    A word that no input predicts gets the tag `O`, or the first label if there is no `O`. Among the answers
+    of up to LONGEST_ANSWER tokens in all windows, the one with the highest sum of start score and end score
+    is predicted (Devlin et al., 2019, section 4.2). The no-answer score is the lowest of any window, as in
+    their code for SQuAD.
     """
     assert len(outputs.numbers) == len(task), f"{len(outputs.numbers)} outputs of {len(task)} inputs"
     scores, offsets = outputs.scores, outputs.offsets

@@ -64,8 +64,8 @@ class TaskCorpus:
 
     @cached_property
     def leaks(self) -> dict[str, list[Leak]]:
-        """For each task, the examples shared by its training split and its other labelled splits, as far as
-        these splits have been read.
+        """For each task, the leaks between its training split and each of its other labelled splits that has
+        been read.
         """
         return {task.name: [] for task in self.tasks}
 
@@ -74,8 +74,8 @@ class TaskCorpus:
         return {}
 
     def splits(self, task: Task) -> tuple[str, ...]:
-        """Return `train` and, if there is one with gold, the split to validate on: `dev` or, in a task
-        without `dev`, the first split whose name begins with `dev`.
+        """Return `train` and the split to validate on: `dev` or, in a task without `dev`, the first split
+        whose name begins with `dev`. Only `train` is returned if that split has no files or no gold.
         """
         dev = [split for split in task.splits if split == DEV] or [s for s in task.splits if s.startswith(DEV)]
         known = [
@@ -101,8 +101,8 @@ class TaskCorpus:
 def open_tasks(job: Finetuning) -> TaskCorpus:
     """Open the tasks and the tokenizer of a run. The tasks' files are not read yet.
 
-    Raises UserError if the tokenizer's file is missing or invalid, and ConfigError if the run names no
-    tokenizer.
+    Raises UserError if the tokenizer's file is missing or invalid, and ConfigError if the run has neither a
+    base nor a tokenizer.
     """
     if job.init is not None:
         directory, name = parse_local(job.init.path, "init.path"), "tokenizer.json"

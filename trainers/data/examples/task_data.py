@@ -82,16 +82,16 @@ class TaskData:
         return replace(self, since=sample)
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the share of process `rank` of `world` in a step's samples, in batches of up to `size`
-        inputs. Every process gets the same number of batches. Thread-safe.
+        """Yield the samples of a step for process `rank` of `world`, in batches of up to `size` inputs. Every
+        process gets the same number of batches. Thread-safe.
         """
         for part in samples.share(size, rank, world):
             yield batch_of(self.tasks, part, self.packed)
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
         """Return, for each task, what the run read from sample `since` up to, but not including, sample
-        `samples`. Tokens include special and virtual tokens; in an encoder-decoder, only the encoder's count.
-        `padding` and `cropped` are always 0.
+        `samples`. Tokens include special and virtual tokens, but not those of the decoder of an
+        encoder-decoder. `padding` and `cropped` are always 0.
         """
         upto, before = self.order.totals(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested

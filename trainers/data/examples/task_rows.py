@@ -28,8 +28,8 @@ class ChosenInputs:
 
 
 def task_batch(chosen: Sequence[ChosenInputs], packed: bool = True) -> Batch:
-    """Return the batch of the chosen inputs, at least one entry. All must be of one kind, and their formats
-    may differ only in `first_virtual`. Without `packed`, every segment has its own row.
+    """Return the batch of the inputs in `chosen`, which must not be empty. All must be of one kind, and their
+    formats may differ only in `first_virtual`. Without `packed`, every segment has its own row.
     """
     form, kind = chosen[0].inputs.format, chosen[0].inputs.kind
     picked = [each.inputs.segments_of(each.numbers) for each in chosen]

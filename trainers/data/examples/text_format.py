@@ -12,7 +12,7 @@ The formats are those of BERT (Devlin et al., 2019, figure 4), RoBERTa (in fairs
 has no separate `<sep>` or `<cls>` reads `<eos>` instead.
 
 In text to text, a decoder reads `<bos> source target` and predicts `target <eos>`. An encoder-decoder reads
-`source <eos>`; BART also reads `<bos>` first, on both sides.
+`source <eos>` and predicts `target <eos>`; in BART, `<bos>` comes before each.
 """
 
 from collections.abc import Mapping

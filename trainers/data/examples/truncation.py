@@ -21,8 +21,8 @@ LONGEST_QUESTION = 64
 
 @dataclass(frozen=True)
 class Truncation:
-    """How much was cut from the inputs of a split of `total` examples. `windows` inputs were made from
-    `windowed` examples.
+    """How much was cut from the `total` examples of a split: `examples` of them lost `tokens` tokens,
+    `windowed` were cut into `windows` windows, and `answers` answers fit in no window.
     """
 
     total: int

@@ -18,9 +18,9 @@ class EnergyMeter:
     """
 
     def __init__(self, zones: Path = _ZONES, gpu: Callable[[], float] | None = None, workers: int = 1) -> None:
-        """Start the meter. `zones` is the folder of RAPL's zones. `gpu` returns the joules of the GPU so far;
-        by default it reads NVML. They are multiplied by `workers`, as if every worker used one GPU to the
-        same extent.
+        """Start the meter. `zones` is the folder of RAPL's zones. `gpu` returns the joules that the GPU has
+        used so far; by default they are read from NVML. They are multiplied by `workers`, as if every
+        worker's GPU used the same energy.
         """
         self._rapl, self._workers = _rapl_zones(zones), workers
         self._gpu = gpu or _gpu_counter()

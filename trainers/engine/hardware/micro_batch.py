@@ -24,8 +24,8 @@ _TRANSIENT = 0.5
 
 def choose_micro_batch(forward: Forward, config: Job, row: Batch, longest: int, world: int) -> int:
     """Return the number of rows that a worker processes per pass: `execution.micro_batch`, or the worker's
-    share of a batch if that is smaller. With `auto`, the share is divided into the fewest equal passes that
-    are estimated to fit into every worker's memory.
+    share of a batch if that is smaller. With `auto`, the share is processed in the fewest passes that are
+    estimated to fit into every worker's memory.
 
     `row` is a batch of one row of the training data, and `longest` the maximum length of a row.
     """
@@ -133,8 +133,8 @@ def _free_bytes(forward: Forward, config: Job, world: int) -> float:
 
 
 def set_threads(threads: int | Literal["auto"]) -> int:
-    """Set how many CPU threads this worker computes with, and return the number. With `auto`, it is at most
-    the worker's share of the cores, or left to OMP_NUM_THREADS if that is set.
+    """Set how many CPU threads this worker computes with, and return the number. `auto` keeps torch's number,
+    but at most the worker's share of the cores unless OMP_NUM_THREADS is set.
 
     Raises ConfigError if `threads` is more than the number of available cores.
     """

@@ -27,8 +27,8 @@ def pooled_segments(states: Any, segments: Any, positions: Any, pooling: str, co
 
 
 def at_segments(values: Any, segments: Any, chosen: Any, count: int) -> Any:
-    """Return, for each segment, the value at its `chosen` position: int64 [rows, count], -1 for segments
-    without a chosen position. No segment may have more than one.
+    """Return, for each of the segments 0 to `count` - 1, the value at its `chosen` position: int64 [rows,
+    count], -1 for segments without one. At most one position of a segment may be chosen, and no padding.
 
     `values` and `segments` are int64 [rows, length], `chosen` is bool [rows, length].
     """
@@ -42,7 +42,8 @@ def neighbour_vectors(states: Any, segments: Any, positions: Any, documents: Any
     vector of a missing sentence is zeros.
 
     `states` are [rows, length, width]; `segments`, `positions` and `documents` are int64 [rows, length]. A
-    sentence is a segment. Its vector is the state of the last token before its end mark.
+    sentence is a segment, and no row may have more than `count`. The vector of a sentence is the state of the
+    last token before its end mark.
     """
     columns = torch.arange(segments.shape[1], device=segments.device).expand_as(segments)
     following = torch.nn.functional.pad(segments[:, 1:], (0, 1), value=PADDING)

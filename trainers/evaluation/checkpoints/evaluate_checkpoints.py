@@ -53,10 +53,10 @@ def evaluate_checkpoints(
     tell: Tell,
 ) -> list[list[StoredEvaluation]]:
     """Measure and store the missing results of each run on the (task, split) pairs in `columns`. Return the
-    valid results of each run at `steps`, by default at all steps.
+    valid results of each run at `steps`, or at all steps if it is None.
 
-    Raises UserError before a model is loaded if a data file is missing or invalid, or if a run lacks one of
-    `steps`.
+    Raises UserError before a model is loaded if a data file is missing or invalid, or if a run has neither a
+    checkpoint nor a result of one of `steps`.
     """
     for run in runs:
         read_run(run)
@@ -89,8 +89,8 @@ def evaluate_checkpoints(
 
 @dataclass(frozen=True)
 class ResultIdentity:
-    """What makes a stored result valid: a digest of the `items`, and the version of the task or suite of each
-    score.
+    """What makes a stored result valid. `items` is a digest of the items and their prompts; `versions` maps
+    each score to the version of its task or suite.
     """
 
     items: str

@@ -42,7 +42,8 @@ class LastAverage:
 class TaskSignal:
     """How well a score separates runs. `signal` is the largest difference between the averages of two runs.
     `noise` is the root mean square, over runs, of the standard deviation over the last checkpoints. Heineman
-    et al. (2025, section 2) divide both by the mean score, which leaves their ratio unchanged.
+    et al. (2025, section 2) divide both by the mean score, which leaves their ratio unchanged. `at_chance`:
+    no run is above chance.
     """
 
     name: str
@@ -131,7 +132,7 @@ def column_names(columns: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _item_statistics(result: StoredEvaluation) -> dict[str, np.ndarray]:
-    """Return the score and the weight of every item in its task's main score, float64 [n, 2], by column name."""
+    """Return the score and weight of every item under its task's main score, float64 [n, 2], by column name."""
     rows = pq.read_table(lent(result.rows), columns=["task", "split", "score", "weight"])
     task, split = (np.array(rows[name].to_pylist()) for name in ("task", "split"))
     statistics = np.stack([rows[name].to_numpy() for name in ("score", "weight")], axis=1)
@@ -141,7 +142,9 @@ def _item_statistics(result: StoredEvaluation) -> dict[str, np.ndarray]:
 
 
 def signals(histories: Sequence[ScoreHistory]) -> list[TaskSignal]:
-    """Return the signal and noise of every score, or nothing if there are too few runs or checkpoints."""
+    """Return the signal and noise of every score; an empty list if there are fewer than two runs, or if a run
+    has fewer than two checkpoints to average.
+    """
     if len(histories) < 2 or any(min(len(history.results), history.last) < 2 for history in histories):
         return []
     found = []

@@ -16,8 +16,8 @@ _TOKENS = 8192  # tokens whose states are in memory at once
 
 
 def pooled(states: DocumentStates, pooling: Pooling) -> np.ndarray:
-    """Return one state of a document for each layer, float32 [layers, width]. A text without tokens has the
-    state of its first position.
+    """Return one state of a document for each layer, float32 [layers, width]. `pooling` must not be `token`.
+    A text without tokens has the state of its first position.
     """
     if pooling == "first" or not states.tokens.shape[1]:
         return states.first

@@ -72,8 +72,8 @@ def head_effects(
 def _nats(
     scorer: Scorer, watch: HeadWatch, requests: Sequence[EncodedRequest], masked: Masked
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Return the nats of each request and its number of tokens, each float64 [n], while the heads in `masked`
-    are masked.
+    """Return the negative log-likelihood of each request, in nats, and its number of tokens, both float64
+    [n], with the heads in `masked` masked.
     """
     import torch
 

@@ -29,7 +29,7 @@ class HeadSummary:
 def summarise_heads(
     reader: StateReader, architecture: str, documents: Sequence[np.ndarray]
 ) -> dict[HeadSite, HeadSummary]:
-    """Return a summary of every attention layer on documents, given their token ids. The attention of special
+    """Return a summary of every attention layer on documents, given their token ids. Attention from special
     tokens is not counted.
     """
     import torch

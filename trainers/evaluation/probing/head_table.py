@@ -29,7 +29,7 @@ def measure_heads(
 
     The table has a row for every head, with the means of `HeadSummary` and the change of the loss when the
     head is masked, in nats per token. Layers count from 1, heads from 0. Raises UserError if the texts have
-    no token.
+    no token, the model cannot score texts, or its attention cannot be watched.
     """
     trained = load_trained(model)
     encoder, config = Encoder.load(lent(trained.tokenizer)), trained.config

@@ -89,7 +89,7 @@ class StateReader:
 
     def choose_layers(self, named: str, joined: bool = False) -> tuple[str, ...]:
         """Return the names of the layers that `named` selects: `all`, or a list such as `0,3`. With `joined`,
-        `1+2` stands for concatenated layers. Raises ConfigError for an unknown layer.
+        the list may concatenate layers, as in `1+2`. Raises ConfigError for an unknown layer.
         """
         if named == "all":
             return self.layers

@@ -1,5 +1,5 @@
-"""Correlate gold similarities of two texts with the cosines of a model's pooled states, without training (as
-Reimers and Gurevych, 2019, section 4.1, do on STS-B).
+"""Correlate the gold similarities of pairs of texts with the cosines of a model's pooled states, without
+training (as Reimers and Gurevych, 2019, section 4.1, do on STS-B).
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ _DOCUMENTS = 256  # documents in memory at once with the states of all their tok
 @dataclass(frozen=True)
 class LayerSimilarity:
     """Spearman's and Pearson's correlations of gold similarities with the cosines of one layer's states under
-    one pooling, or with those of token counts, where `layer` is `COUNTS` and `pooling` is empty.
+    one pooling. If `layer` is `COUNTS` and `pooling` is empty, the cosines are of token counts.
     """
 
     layer: str

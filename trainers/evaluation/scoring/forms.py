@@ -35,10 +35,10 @@ Pseudo = Literal["within_word", "token"]
 class ScoredForm(Protocol):
     """The form in which a model scores continuations of contexts.
 
-    - `positions`: the length of the longest row.
+    - `positions`: the number of positions of the model.
     - `marks`: the number of these positions that special tokens take.
     - `apart`: whether context and continuation are encoded separately instead of as one text.
-    - `ends`: the tokens that end a text that the model writes; empty if the model writes no text.
+    - `ends`: the ids at which generation stops; empty if the model writes no text.
     """
 
     @property
@@ -185,7 +185,9 @@ class EncoderDecoderForm:
 
     @property
     def marks(self) -> int:
-        """The number of special ids in the stack that has more of them; one fewer is counted in the decoder."""
+        """The number of special ids in the encoder or, if that is larger, the number in the decoder minus
+        one: the decoder's last token is only a target.
+        """
         return max(len(self.before) + len(self.after), len(self.given) - 1)
 
     def room(self, continuation: int) -> int:
@@ -205,9 +207,9 @@ class EncoderDecoderForm:
 
 
 def form_of(where: str, objective: TrainingObjective, model: Model, encoder: Encoder, pseudo: Pseudo) -> ScoredForm:
-    """Return the form in which a model trained on `objective` is scored. In a mixture, the first member that
-    learns likelihoods determines the form. Raises UserError, whose message begins with `where`, if the model
-    cannot score texts.
+    """Return the form in which a model trained on `objective` is scored. A mixture is scored in the form of
+    its first member that learns likelihoods, or else of its first member. Raises UserError, whose message
+    begins with `where`, if the model cannot score texts.
     """
     members = objective.members()
     member, lead = next((each for each in members if each[0].gives_likelihood), members[0])

@@ -34,8 +34,8 @@ class Piece:
 
     - `inputs`, int64: the ids that the model or, in an encoder-decoder, its encoder reads.
     - `targets`, int64: the target at each position of `decoder` or, without `decoder`, of `inputs`; -100 for none.
-    - `prefix`: in a prefix LM, the number of first positions within which attention is bidirectional.
-    - `shared`: in a decoder, the number of first inputs that are the context, which pieces can share.
+    - `prefix`: in a prefix LM, the number of leading positions within which attention is bidirectional.
+    - `shared`: in a decoder, the number of leading inputs that are the context, which pieces can share.
     """
 
     owner: int
@@ -209,8 +209,8 @@ def _batches(trees: Sequence[_Tree], positions: int, alone: float, enough: int) 
 
 def _groups(trees: Sequence[_Tree], positions: int, alone: float, enough: int) -> Iterator[tuple[list[int], bool]]:
     """Yield groups of trees as (indices, whether each tree has a row of its own). The first group has the
-    trees that need a mask. In a decoder, lengths may differ in a group of fewer than `enough` positions,
-    where padding costs no time.
+    trees that need a mask. In a decoder, a group of fewer than `enough` positions may mix any lengths,
+    because its padding costs no time.
     """
     single = [i for i, tree in enumerate(trees) if alone and not (tree.prefix or tree.branch.any())]
     chosen = set(single)

@@ -152,7 +152,7 @@ class Scorer:
     ) -> list[WrittenText]:
         """Return what the model writes after each context. Sampling needs `generators`, one for each context.
         A context that leaves no room for `how.tokens` tokens is cut on the left. Raises UserError for an
-        encoder.
+        encoder, and if `how.tokens` leaves no room for any context.
         """
         if not self.form.ends:
             raise UserError(

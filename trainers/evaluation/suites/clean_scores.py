@@ -25,7 +25,8 @@ _ROUNDING = 1e-6  # shares are stored in single precision
 @dataclass(frozen=True)
 class CleanScore:
     """The main score of a model on a task: on all items (`whole`), without the found items (`without`), and
-    on the found items alone (`only`). `searched` is how many of the `items` were searched for.
+    on the found items alone (`only`). `searched` is the number of items that the model's corpora were
+    searched for.
     """
 
     model: str
@@ -50,7 +51,9 @@ class CleanScore:
 
 
 def clean_scores(results: Sequence[TaskResult], held: Mapping[str, Mapping[str, float]]) -> tuple[CleanScore, ...]:
-    """Return the scores of every model on the tasks with items that were searched for in its corpus."""
+    """Return the scores of every model on the tasks with items that were searched for in its corpora. `held`
+    maps the name of each model to its `corpus_shares`.
+    """
     found = []
     for result in results:
         shares = held.get(result.model, {})

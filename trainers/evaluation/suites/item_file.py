@@ -20,7 +20,8 @@ def item_name(task: str, split: str, identifier: str) -> str:
 def write_item_file(columns: Sequence[tuple[Task | HarnessTask, str]], data: Location | None, output: Location) -> int:
     """Write the items of every (task, split) as JSONL. Returns the number of items.
 
-    `answer` lists the gold texts; it is empty for a `Task` that has none, such as a task with labels.
+    The field `answer` lists the gold texts of an item. It is empty for items without any, such as those of a
+    `classify` task.
     """
     lines = [json.dumps(item, ensure_ascii=False) for task, split in columns for item in _items(task, split, data)]
     output.write_atomic("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))

@@ -45,7 +45,7 @@ class EvaluationSettings:
     - `shots`: the number of solved examples before each item; a `HarnessTask` has its own.
     - `seed`: determines these examples and any sampled answers.
     - `limit`: only the first `limit` items of a split or subtask are used.
-    - `pseudo`: how tokens are masked in encoders.
+    - `pseudo`: which tokens are masked when an encoder scores a token (`Pseudo`).
     - `window`: the length of the windows in which whole texts are scored, in positions.
     - `calibrate`: whether labels are also scored relative to their probability after content-free texts
       (Zhao et al., 2021).
@@ -214,8 +214,8 @@ def read_columns(
     settings: EvaluationSettings,
     tell: Callable[[str], None],
 ) -> list[Asked]:
-    """Read the items of every (task, split). Raises UserError for missing and invalid files, and ConfigError
-    for a task that cannot be given to a language model.
+    """Read the items of every (task, split), and pass notes on them to `tell`. Raises the errors of
+    `read_items`.
     """
     read = [_read(task, split, data, settings) for task, split in columns]
     for items in read:

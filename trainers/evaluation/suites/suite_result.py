@@ -19,8 +19,8 @@ Z = 1.959964  # standard errors in half a 95 % interval of a normal distribution
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """The mean score of a model over the tasks of a suite. `at_chance` names the tasks whose score is not
-    above chance.
+    """The mean score of a model over the tasks of a suite. `at_chance` names the tasks whose 95 % interval
+    does not lie above chance.
     """
 
     suite: str
@@ -39,8 +39,8 @@ class SuiteResult:
 @dataclass(frozen=True)
 class PairedDifference:
     """The difference between two models or runs, `b` minus `a`, in a score on the same items, with its 95 %
-    interval and two-sided `p` value. For a task, the test is a permutation test. For a mean or an average of
-    checkpoints, it is a normal approximation.
+    interval and two-sided `p` value. A task is tested with a permutation test. The mean of a suite and an
+    average of checkpoints are tested with a normal approximation.
     """
 
     a: str
@@ -111,8 +111,8 @@ def suite_mean(suite: Suite, model: str, tasks: Sequence[str], scores: Sequence[
 
 
 def compare_results(results: Sequence[TaskResult], suite: Suite | None = None) -> Iterator[PairedDifference]:
-    """Yield a comparison of every pair of models on each task and in each mean of the suite over two or more
-    tasks. All models must have results on the same tasks and items, in the same order.
+    """Yield a comparison of every pair of models on each task and, if `suite` is given, on each of its means
+    over two or more tasks. All models must have results on the same tasks and items, in the same order.
     """
     models = list(dict.fromkeys(result.model for result in results))
     for first, second in combinations(models, 2):

@@ -280,9 +280,9 @@ def _gold_bits(log_likelihood: np.ndarray, text_bytes: np.ndarray) -> Measured:
 
 
 def _bias(items: Items, neutral: Likelihoods) -> np.ndarray:
-    """Return what is subtracted from log-likelihoods in the calibration of Zhao et al. (2021, section 5),
-    with their matrix W and b = 0: the logarithm of the probability of each candidate after content-free
-    texts, float64 [candidates].
+    """Return the logarithm of the mean probability of each candidate after content-free texts, float64
+    [candidates]. Calibration subtracts it from the log-likelihoods, as with the matrix W and b = 0 of Zhao et
+    al. (2021, section 5).
     """
     count, first = int(items.offsets[-1]), items.offsets[:-1]
     nats = neutral.log_likelihood.reshape(-1, count)

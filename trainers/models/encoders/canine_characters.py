@@ -39,9 +39,9 @@ def special_spellings(spelled: Sequence[bytes], specials: Mapping[str, int]) -> 
 
 @dataclass(frozen=True)
 class CharacterLayout:
-    """Where the characters of tokens are, in rows of one document each. `characters` (code points), int64,
-    `types` (token types), int64, and `present`, bool, are [documents, places]. `document` and `place`, int64
-    [rows, length], locate the character whose state stands for each token.
+    """Where the characters of tokens are, in rows of one document each. `characters` (code points) and
+    `types` (token types), int64, and `present`, bool (false for padding), are [documents, places]. `document`
+    and `place`, int64 [rows, length], locate the character whose state stands for each token.
     """
 
     characters: Any
@@ -84,6 +84,7 @@ class Spelling:
         """Return the layout of the characters of the tokens `ids`, int64 [rows, length].
 
         - `starts`, bool [rows, length - 1]: which tokens after the first of a row begin a document.
+        - `types`, int64 [rows, length] or None: the token types; the default is 0.
         - `covered`, int64 [rows, length] or None: where it is above 0, a token's characters are replaced with
           this number of masks.
         - `read`, int64 [rows, length] or None: which of a token's characters, counted from 0, has the state that

@@ -39,13 +39,13 @@ class SubwordHead(torch.nn.Module):
 
 class CharacterDecoder(torch.nn.Module):
     """A decoder that predicts masked characters one after another in a given order, with one layer of
-    attention (Clark et al., 2022, section 3.2: y' = transformer(e + y), where e are the embeddings of the
-    predicted characters and y the states).
+    attention (Clark et al., 2022, section 3.2).
 
-    For each character, y and e are concatenated and projected to the width of the model (`merge`). The paper
-    does not say how a character is prevented from seeing itself. Here a layer with two streams does this, as
-    in XLNet. The query of a character contains the embedding of a mask instead of the character's own. It
-    attends to itself and to the characters before it, whose keys and values contain their own embeddings.
+    The embedding of each predicted character and the encoder's state for it are concatenated and projected to
+    the width of the model (`merge`). The paper does not say how a character is prevented from seeing itself.
+    Here a layer with two streams does this, as in XLNet. The query of a character contains the embedding of a
+    mask instead of the character's own. It attends to itself and to the characters before it, whose keys and
+    values contain their own embeddings.
 
     Embeddings are those of the encoder's characters, without positions, because the states already encode
     positions.
@@ -60,9 +60,9 @@ class CharacterDecoder(torch.nn.Module):
         self.predict = torch.nn.Linear(width, config.character_buckets)
 
     def forward(self, states: Any, masks: Any, characters: Any, earlier: Any) -> Any:
-        """Return the states [rows, n, width] that predict n characters. `masks` and `characters` are
-        embeddings, [rows, n, width], and `earlier`, bool [rows, n, n], says for each character which
-        characters come before it in the order.
+        """Return the states that predict n characters per row, given the encoder's `states` for them and the
+        embeddings of `masks` and of the `characters`, all [rows, n, width]. `earlier`, bool [rows, n, n],
+        says for each character which characters come before it in the order.
         """
         queries, contents = (self._merged(states, each) for each in (masks, characters))
         own = torch.eye(states.shape[1], dtype=torch.bool, device=states.device).expand_as(earlier)

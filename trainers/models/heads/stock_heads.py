@@ -52,8 +52,8 @@ def stock_task_model(
 
 
 def stock_names(network: Any, architecture: Architecture) -> tuple[dict[str, str], tuple[str, str]]:
-    """Return the stock names of the parameters of `task_head`, keyed by our names, and the prefix of the
-    parameters of the network's stacks in our class and in the stock class.
+    """Return the stock names of the parameters of `task_head`, keyed by our names, and two prefixes: those
+    that the parameters of the network's stacks have in our class and in the stock class.
 
     The head must have a stock class (`why_not_stock_head`).
     """

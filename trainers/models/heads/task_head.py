@@ -91,8 +91,9 @@ def build_head(
     """Return a new fp32 head. `outputs` is the number of its outputs: one per class or tag, 1 for regress and
     choose, or 2 for span, the scores of starts and ends.
 
-    By default, encoders are read at the first token and other families at the last; a recurrent encoder is
-    read at the mean for a prediction per segment. Raises ConfigError if `pooling` or `layers` does not apply.
+    For one prediction per text, `pooling` defaults to the first token in encoders, the mean in recurrent
+    encoders, and the last token in other families. `dropout` defaults to the model's rate or, if
+    `HeadForm.drops` is false, to 0. Raises ConfigError if `pooling` or `layers` does not apply.
     """
     form = architecture.heads[kind]
     usual: Pooling = "first" if model.family == "encoder" else "last"

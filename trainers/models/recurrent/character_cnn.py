@@ -29,9 +29,9 @@ SHARES = (1, 1, 2, 4, 8, 16, 32)
 
 
 def character_table(spelled: Sequence[bytes], others: Mapping[int, Sequence[int]]) -> Any:
-    """Return the characters of tokens, int16 [tokens, LENGTH]: WORD_BEGIN, the characters of the token,
-    WORD_END, then PADDING. `others`, keyed by id, replaces the bytes in `spelled`. At most LENGTH - 2
-    characters of a token are kept.
+    """Return the characters of every token, int16 [tokens, LENGTH]: WORD_BEGIN, at most LENGTH - 2
+    characters, WORD_END, then PADDING. The characters of token i are `others[i]` if `others` has it, and
+    otherwise the bytes `spelled[i]`.
     """
     table = np.full((len(spelled), LENGTH), PADDING, dtype=np.int16)
     for number, text in enumerate(spelled):
@@ -85,8 +85,8 @@ class CharacterCnn(torch.nn.Module):
         return states.view(*ids.shape, -1) if places is None else states[places]
 
     def spell(self, spelled: Sequence[bytes], specials: Mapping[str, int]) -> None:
-        """Assign characters to the tokens: the bytes `spelled` of each id, and for most special tokens the
-        characters of their names.
+        """Set the characters of tokens: SENTENCE_BEGIN for `<cls>`, SENTENCE_END for `<sep>`, the names of
+        other special tokens, and the bytes `spelled[i]` of any other id i.
         """
         if self.table.is_meta:
             return

@@ -3,7 +3,7 @@ embeddings and output layer. With `character_filters`, a convolution computes th
 characters of tokens.
 
 In both directions, every document of a row begins with a state of zeros, even if it continues from an earlier
-row. Rows have no windows (`data.bptt`).
+row. `data.bptt` must be null.
 
 Left out: clipping of cells and projections, which torch's LSTM does not offer.
 """

@@ -1,8 +1,8 @@
 """Skip-thoughts (Kiros et al. 2015, arXiv 1506.06726): a GRU that reads a sentence, and two GRUs that predict
 the next and the previous sentence from its last state.
 
-As in torch and cuDNN, the reset gate acts on the product of the recurrent matrix U and the old state h, and
-on its bias, while in the paper it acts on h before the multiplication by U (equation 3).
+As in torch and cuDNN, the reset gate multiplies U h + b, where U is the recurrent matrix, b its bias and h
+the old state. In the paper, it multiplies h before U does (equation 3).
 """
 
 from typing import Any

@@ -140,9 +140,9 @@ class SentenceGru(PreTrainedModel):
         """Return the states [rows, length, width] of the decoder that writes next sentences, and of the
         decoder that writes previous sentences.
 
-        `ids` and `positions`, int64 [rows, length], are those of the sentences to write. `vectors` are the
-        vectors of the sentences before and after the sentence at each position, each [rows, length, width],
-        for the first and the second decoder (equations 5 to 7).
+        `ids` and `positions`, int64 [rows, length], are those of the sentences to write. `vectors` has two
+        arrays [rows, length, width]: at each position of a sentence, the vector of the sentence before it,
+        for the first decoder, and of the sentence after it, for the second (equations 5 to 7).
         """
         sequences, embedded = Sequences.of(positions), self.encoder.embed(ids)
         decoders = (self.next_decoder, self.previous_decoder)

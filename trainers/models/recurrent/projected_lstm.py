@@ -53,7 +53,8 @@ class ProjectedLstm(torch.nn.Module):
 
     def initialise(self) -> None:
         """Draw weights as the authors' code does (allenai/bilm-tf, bilm/training.py): from Glorot and
-        Bengio's uniform distribution, with the input and recurrent weights of all gates as one matrix.
+        Bengio's uniform distribution, with the input and recurrent weights of all gates as one matrix. The
+        biases of forget gates are 1, all others 0.
         """
         width, cells = self.projection.shape
         for weight in (self.input_weight, self.recurrent_weight):

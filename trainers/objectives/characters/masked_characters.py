@@ -190,10 +190,10 @@ def read_characters(
     codes: np.ndarray,
     owners: np.ndarray,
 ) -> None:
-    """Write the characters that begin in `chosen` tokens, bool [rows, length], in the order of the text: the
-    columns of their tokens (`columns`), the number of characters before them in their token (`places`), their
-    code points (`codes`) and their documents (`owners`), all int64 [rows, targets]. Entries after the last
-    character of a row are left as they are.
+    """Write the characters that begin in the `chosen` tokens, bool [rows, length], to four arrays, int64
+    [rows, targets], in the order of the text. `columns` gets the column of a character's token, `places` the
+    number of characters before it in this token, `codes` its code point, and `owners` its document. Entries
+    after the last character of a row are left as they are.
 
     The bytes of a character may be spread over several tokens. A character that is cut off counts as U+FFFD.
     """

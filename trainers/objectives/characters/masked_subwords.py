@@ -35,9 +35,9 @@ class MaskedSubwords(Masking):
     needs_character_counts: ClassVar[bool] = True
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with tokens masked, and with the original tokens as targets. `covered` is the
-        number of characters of each masked token, and `read` the index, within its token, of the character
-        whose state predicts a target.
+        """Return the batch with tokens masked, and with the original tokens as targets. Its `covered` is the
+        number of characters of each masked token, and its `read` the index, within its token, of the
+        character whose state predicts a target.
         """
         assert context.character_counts is not None
         counts = context.character_counts[batch.inputs]

@@ -1,8 +1,8 @@
 """Cut tokenized documents between characters.
 
-Each part of a document has the ids of a prompt with the same text. For this, only the words at a cut are
-encoded again. A word is a piece into which the pre-tokenizer of GPT-2, or of a successor, divides text. For
-example:
+Each part of a document gets the ids that its text would have as a prompt. For this, only the words at a cut
+are encoded again. A word is a piece into which the pre-tokenizer of GPT-2, or of a successor, divides text.
+For example:
 
     tokens   ... | in|ternational |, which ...        a cut inside a word, after "interna"
     parts    ... | intern|a   and   tional|, which ...

@@ -15,10 +15,10 @@ class Context:
     `decoder_start` is the special token that the decoder of an encoder-decoder reads first, None for other
     families.
 
-    The other fields that may be None are set only if an objective needs them. `word_marks`, uint8
+    The other fields that may be None are set only if the objective needs them. `word_marks`, uint8
     [vocab_size], says which tokens begin and end words (`shared.whole_words`). `character_counts`, int64
     [vocab_size], is the number of characters that begin in each token. `character_buckets` is the number of
-    classes of characters.
+    classes of predicted characters; the class is the code point modulo this number.
     """
 
     seed: int

@@ -1,4 +1,5 @@
-"""Pairs: objectives that turn every document into an input and a target, and the rows that models read.
+"""The base of the objectives that turn every document into a pair of an input and a target, and the functions
+that write pairs to rows.
 
 Each document of a packed row is processed separately and keeps its segment number, so pairs are isolated in
 the same way as documents. How pairs are written to rows depends on the family of the model:
@@ -45,10 +46,11 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Documents:
-    """The text of a batch's documents, without marks. `text`, bool [rows, length], marks the positions of the
-    documents' tokens. `following` [documents] is the target that the packer wrote at the last position of
-    each document: `<eos>` at the end of the document, the next token if the row cuts the document off, or
-    -100 if the packer writes no targets. `samples` [rows] are the global indices of the samples.
+    """The text of a batch's documents, without marks. `rows` and `segments`, int64 [documents], locate each
+    document in the batch. `text`, bool [rows, length], marks the positions of the documents' tokens.
+    `following` [documents] is the target that the packer wrote at the last position of each document: `<eos>`
+    at the end of the document, the next token if the row cuts the document off, or -100 if the packer writes
+    no targets. `samples` [rows] are the global indices of the samples.
     """
 
     content: Ragged
@@ -59,8 +61,8 @@ class Documents:
     samples: np.ndarray
 
     def per_token(self, context: Context, stream: str, count: int = 1) -> np.ndarray:
-        """Draw `count` uniform numbers per token, float64 [tokens * count]. The numbers of one token are
-        adjacent.
+        """Draw `count` uniform numbers per token from the random stream named `stream`, float64 [tokens *
+        count]. The numbers of one token are adjacent.
         """
         rows, length = self.text.shape
         drawn = uniforms(context.seed, self.samples, length * count, stream)

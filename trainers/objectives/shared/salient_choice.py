@@ -23,7 +23,7 @@ def choose_spans(
     the unit of its first token. `draws`, float64 [tokens], are uniform numbers.
 
     Returns whether each token is chosen, bool [tokens], and the index of the first token of its span, int64
-    [tokens].
+    [tokens] (0 for tokens outside spans).
     """
     number, kind = spans.T
     inside = np.isin(kind, [SPAN_TYPES.index(one) for one in types])

@@ -20,7 +20,7 @@ _MARKS = 2
 def stream_of_sentences(sequence_length: int, min_tokens: int, copies: int, least: int, what: str) -> int:
     """Return the number of stream tokens that fit in a row if every sentence has `min_tokens` tokens and
     appears `copies` times, each time with its marks. Raises ConfigError if fewer than `least` such sentences
-    fit.
+    fit; `what` names them in the message.
     """
     needed = least * copies * (min_tokens + _MARKS)
     if sequence_length < needed:

@@ -21,8 +21,8 @@ class Contrast:
 
 @dataclass(frozen=True)
 class CopyContrast(Contrast):
-    """A contrast of copies: segments 2i and 2i + 1 are two copies of one text. The model has to find the
-    second copy of a text among the second copies of all texts of the row, by cosines divided by
+    """A contrast of copies: segments 2i and 2i + 1 are two copies of one text. From the first copy, the model
+    has to find the second among the second copies of all texts of the row, by cosines divided by
     `temperature`.
     """
 
@@ -31,9 +31,9 @@ class CopyContrast(Contrast):
 
 @dataclass(frozen=True)
 class NeighbourContrast(Contrast):
-    """A contrast of neighbours: segments are the sentences of documents. The model has to find the neighbours
-    of a sentence in its document among all other sentences of the row, by inner products divided by
-    `temperature`.
+    """A contrast of neighbours: segments are the sentences of documents. The model has to find the sentences
+    before and after a sentence in its document, among all other sentences of the row, by inner products
+    divided by `temperature`.
     """
 
     temperature: float
@@ -156,7 +156,7 @@ class TrainingObjective(Protocol):
 
     @property
     def exchanges(self) -> int:
-        """The number of exchanges that packing prepares: different ways of swapping second parts between
+        """The number of different pairings of first and second parts that packing prepares for rows of
         sentence pairs.
         """
         return 0
@@ -198,8 +198,8 @@ class TrainingObjective(Protocol):
 
     @property
     def needs_character_counts(self) -> bool:
-        """Whether `apply` needs the context's `character_counts`. The model must then read the characters of
-        tokens.
+        """Whether `apply` needs the context's `character_counts` or `spelled`. The model must then read the
+        characters of tokens.
         """
         return False
 
@@ -216,8 +216,8 @@ class TrainingObjective(Protocol):
         return None
 
     def members(self) -> Sequence[tuple["TrainingObjective", str | None]]:
-        """Return the objectives to which rows are assigned, each with the special token that precedes its
-        inputs, or None. Only a mixture has several.
+        """Return the objectives to which rows are assigned, each with the name of the special token that
+        precedes its inputs (None for no token). Only a mixture has several.
         """
         return ((self, None),)
 

@@ -16,7 +16,7 @@ _BLOCK = 256  # points of the Sobol sequence per call; a power of two
 
 def draw_mixtures(design: MixtureDesign, prior: np.ndarray, constraints: MixtureConstraints) -> np.ndarray:
     """Return the mixtures of `design`, [mixtures, domains], rounded to six decimal places. They satisfy
-    `constraints` to about that precision. `prior`, [domains], must sum to 1. The result is deterministic.
+    `constraints` to about that precision. Only a swarm uses `prior`, [domains]. The result is deterministic.
 
     Raises ConfigError if `constraints` leave fewer than two domains free to vary, or if too few mixtures are
     found within them.

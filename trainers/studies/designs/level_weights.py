@@ -26,7 +26,9 @@ def leaf_weights(weights: Mapping[str, float], tokens: Mapping[str, int], sectio
 
 
 def leaf_caps(caps: Mapping[str, float], tokens: Mapping[str, int], section: str) -> dict[str, float]:
-    """Return the cap of each leaf that `caps` covers: the cap of its own name or of the nearest level above."""
+    """Return the cap of each leaf that `caps` covers: the cap of its own name or of the nearest level above.
+    A name without leaves keeps its cap.
+    """
     owned = assign_leaves(caps, tokens, section)
     return {leaf: caps[name] for name, leaves in owned.items() for leaf in leaves or [name]}
 

@@ -35,8 +35,8 @@ class StudyEntry:
 
 
 def study_entries(study: Study) -> dict[str, StudyEntry]:
-    """Return the entries of a list or grid design by name, the baseline first. Raises ConfigError for an
-    invalid entry.
+    """Return the entries of a list or grid design by name, the baseline first. Other designs have no entries.
+    Raises ConfigError for an invalid entry.
     """
     bases: dict[str, Pretraining] = {}
     variants: dict[str, CorpusVariant] = {}
@@ -65,7 +65,7 @@ def study_entries(study: Study) -> dict[str, StudyEntry]:
 
 
 def variant_of(study: Study, changes: Mapping[str, Any]) -> CorpusVariant:
-    """Return the variant of a study's corpus file with `changes`, by dotted field name, applied."""
+    """Return the variant of a study's corpus file that results from `changes`, {dotted field name: value}."""
     assert study.corpus_file is not None
     return CorpusVariant(study.corpus_file, tuple(f"{name}={json.dumps(plain(v))}" for name, v in changes.items()))
 
@@ -79,8 +79,8 @@ def variants_of(study: Study) -> tuple[CorpusVariant, ...]:
 
 
 def recipe_of(study: Study, name: str) -> Pretraining:
-    """Return the job of the recipe `name` with the study's settings applied and without stages of the
-    mixture. Raises ConfigError if the recipe is unknown or invalid.
+    """Return the job of the recipe `name` with the study's settings and corpora, and without `data.stages`.
+    Raises ConfigError if the recipe is unknown or invalid.
     """
     if name in RECIPES:
         data = plain(RECIPES[name]())

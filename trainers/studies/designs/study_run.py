@@ -60,8 +60,8 @@ class StudyRun:
 
     @cached_property
     def key(self) -> str:
-        """A digest of the fields that identify the job (`resolve.identity`), the metrics, the corpus, any run
-        or weights that the job builds on, and `keeps_export`.
+        """A digest of the fields that identify the job (`resolve.identity`) and of `metrics`, `corpus`,
+        `reference`, `parent` and `keeps_export`.
         """
         more = ["export"] * self.keeps_export + [mark for mark in (self.reference, self.parent) if mark]
         return digest([self._identity(), _plain_metrics(self.metrics), self.corpus, *more])[:_KEY]

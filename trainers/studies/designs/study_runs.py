@@ -59,8 +59,8 @@ class OpenStudy:
 
     @cached_property
     def domains(self) -> tuple[str, ...]:
-        """The domains that the study varies, ordered by name. All domains with kept ratios are merged into
-        one.
+        """The domains that the study varies, ordered by name. The domains whose ratios it keeps (`reuse`)
+        count as one, `reused`.
         """
         return tuple(self.shares_of(dict.fromkeys(self.leaves, 0.0)))
 
@@ -144,7 +144,9 @@ class OpenStudy:
         return self._run(entry, weights, seed, self.study.proxies.tokens, {})
 
     def candidate(self, name: str, weights: Mapping[str, float], seed: int) -> StudyRun:
-        """Return the confirmation run of the candidate `name` with the mixture `weights`, by domain."""
+        """Return the confirmation run of the candidate `name` with the mixture `weights`, by domain. The
+        study must have a `confirmation`.
+        """
         confirmation = self.study.confirmation
         assert confirmation is not None
         return self._run(name, weights, seed, confirmation.tokens, confirmation.settings)

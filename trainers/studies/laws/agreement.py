@@ -74,7 +74,7 @@ def _correlation(first: np.ndarray, second: np.ndarray) -> float:
 
 def decision_accuracy(measured: np.ndarray, predicted: np.ndarray) -> float:
     """Return the share of pairs that the predictions put in the same order as the measurements, among the
-    pairs whose measured values differ. Pairs with equal predictions count half.
+    pairs whose measured values differ; NaN if there are none. Pairs with equal predictions count half.
     """
     agreeing = pairs = 0.0
     for row in range(len(measured) - 1):  # all pairs at once would take 800 MB for 10,000 runs

@@ -45,8 +45,8 @@ class LearningCurve:
 
     @property
     def last_gain(self) -> float | None:
-        """The gain in correlation from about doubling the number of runs. None if the curve has a single
-        point.
+        """The gain in correlation at the last point over the earlier point that is closest to half its number
+        of runs. None if the curve has a single point.
         """
         if len(self.points) < 2:
             return None
@@ -119,8 +119,8 @@ def learning_curve(
     seed: int = 0,
 ) -> LearningCurve:
     """Return the learning curve of `law`. The law is fitted to random quarters, halves and three quarters of
-    the runs, unless these are too small, and scored on the other runs. The last point comes from
-    `validation`, whose fits use about nine tenths of the runs.
+    the runs and scored on the other runs; fractions that leave too few runs for either are skipped. The last
+    point comes from `validation`, whose fits use about nine tenths of the runs.
     """
     generator, runs, points = np.random.default_rng(seed), len(values), []
     for fraction in _FRACTIONS:

@@ -12,12 +12,13 @@ _POINTS = 21  # of each curve
 
 @single_threaded()
 def domain_curves(laws: LawSet, runs: np.ndarray, centre: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
-    """Return a curve for each domain: how the predicted metrics change with its share, while the other
-    domains keep their proportions in the mixture `centre` [domains].
+    """Return a curve for each domain whose share differs between runs: how the predicted metrics change with
+    its share, while the other domains keep their proportions in the mixture `centre` [domains].
 
     The curve spans the range of the domain's shares in `runs` [runs, domains]. `mean` is the mean of the
     metrics weighted by `weights` [metrics], which must sum to 1; `low` and `high` bound its 95 % bootstrap
-    interval. All values except `shares` are differences from the values at `centre`.
+    interval, and are None without bootstrap draws. All values except `shares` are differences from the values
+    at `centre`.
     """
     curves: dict[str, Any] = {}
     mixtures = {}

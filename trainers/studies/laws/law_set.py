@@ -82,8 +82,8 @@ def fit_laws(
 ) -> LawSet:
     """Fit each of `laws` [metrics] to its column of `values` [runs, metrics], and to `draws` bootstrap draws
     of the runs. `ratios` has the mixtures of the runs, [runs, domains], followed by the size columns for laws
-    with sizes (`SizedLaw`). `censored`, bool [runs, metrics], marks missing values. From laws with sizes,
-    only the laws of mixtures are returned, which apply at the size of the target.
+    with sizes (`SizedLaw`). `censored`, bool [runs, metrics], marks missing values. For a law with sizes,
+    only its law of mixtures is returned, which holds at the size of the target.
     """
     columns = [(law, values[:, m], censored[:, m]) for m, law in enumerate(laws)]
     fitted = tuple(fit_censored(law, ratios, column, missing) for law, column, missing in columns)

@@ -72,8 +72,8 @@ def fit_censored(
     """Return `law` fitted to `values` [runs], measured on the mixtures `ratios` [runs, domains]. The values
     of runs that are `censored`, bool [runs], are not read.
 
-    The law is first fitted to the measured runs. Then each censored run is assigned the law's prediction for
-    it or, if that is worse, the worst measured value, and the law is fitted again, until the predictions
+    The law is first fitted to the measured runs. Then each censored run is assigned the worse of the law's
+    prediction for it and the worst measured value, and the law is fitted again, until the predictions
     converge (at most 20 times). This minimises the law's loss with a one-sided error for censored runs: a
     prediction worse than the worst measured value costs nothing (the iteration of Buckley and James, 1979,
     without their correction for the tail).

@@ -45,8 +45,8 @@ class ScalingLaw:
 
     @property
     def model_share(self) -> float:
-        """The exponent b / (a + b) with which the best model size grows with the compute: N ~ C^(b / (a + b))
-        if C ~ N D.
+        """The exponent b / (a + b) of the compute-optimal model size: N ~ C^(b / (a + b)) for compute C ~ N
+        D.
         """
         total = float(self.exponents.sum())
         return float(self.exponents[1]) / total if total else float("nan")
@@ -74,7 +74,8 @@ def fit_scaling(
     The bootstrap draws residuals in log L, not runs, because there are usually few runs. Residuals are scaled
     by (1 - 5 / runs)^-.5 (Efron and Tibshirani, 1993, section 9.3).
 
-    Raises ConfigError for fewer than eight runs, three different sizes or three different numbers of tokens.
+    Raises ConfigError if there are fewer than eight runs, or fewer than three different values of
+    `parameters` or of `tokens`, or if a loss is not above 0.
     """
     for name, values in (("parameters", parameters), ("tokens", tokens)):
         if (levels := len(np.unique(values))) < _LEAST_LEVELS:

@@ -69,7 +69,8 @@ class StudyScaling:
 
 
 def read_ladder(path: Path, metric: str | None = None, key: str | None = None) -> Ladder:
-    """Read a ladder from a CSV file with a row per run: a key, `parameters`, `tokens` and metrics.
+    """Read a ladder from a CSV file of runs (`read_run_columns`) with the columns `parameters`, `tokens` and
+    one or more metrics. The column `key` names the runs.
 
     Raises ConfigError if a column is missing, if the file has several metrics and `metric` is not given, or
     if a value is invalid.

@@ -111,7 +111,9 @@ def _resampled(opened: OpenStudy, table: RunTable, laws: list[str]) -> LawSet:
 
 
 def doremi_mixture(opened: OpenStudy, root: LocalPath) -> dict[str, np.ndarray]:
-    """Return the mixture of DoReMi, [domains], under the key `doremi`. Empty if there is none yet."""
+    """Return the mixture of DoReMi, [domains], under the key `doremi`. Empty if the study has no finished run
+    with group DRO.
+    """
     if not opened.doremi:
         return {}
     result = read_result(root / RUNS / opened.doremi[-1].key)
@@ -140,8 +142,8 @@ def propose_step(opened: OpenStudy, root: LocalPath, table: RunTable, laws: LawS
 
 
 def read_proposal(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
-    """Return the mixture in `proposal.yaml`. Raises UserError if there is no proposal yet, and ConfigError if
-    the proposal names a domain that the corpus lacks.
+    """Return the mixture in `proposal.yaml` by leaf domain. Raises UserError if there is no proposal or it
+    lacks `weights`, and ConfigError if it names a domain that the corpus lacks.
     """
     record = _load_proposal(root)
     opened.require_domains(PROPOSAL, record["weights"])

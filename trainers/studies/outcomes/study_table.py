@@ -43,8 +43,8 @@ def measured_metrics(opened: OpenStudy, results: Mapping[str, RunResult]) -> tup
 
 
 def unmeasured_lines(opened: OpenStudy, results: Mapping[str, RunResult]) -> list[str]:
-    """Return a list with one line, which names the metrics without a value in any finished run, or an empty
-    list.
+    """Return one line that names the metrics for which no finished run has a value. Empty if all or none have
+    values.
     """
     there = measured_metrics(opened, results)
     missing = [name for name in opened.metrics if name not in there]
@@ -52,8 +52,8 @@ def unmeasured_lines(opened: OpenStudy, results: Mapping[str, RunResult]) -> lis
 
 
 def run_table(opened: OpenStudy, results: Mapping[str, RunResult]) -> RunTable:
-    """Return the table of the design's runs. The values of diverged runs are NaN, which means censored, and
-    so are values that a finished run lacks. Raises UserError if no run has finished.
+    """Return the table of the design's runs that finished or diverged. Values that a run lacks are NaN
+    (censored); a diverged run lacks all. Raises UserError if no run has finished.
     """
     rows = [run for run in opened.points if run.key in results and results[run.key].state != "failed"]
     if not any(results[run.key].state == "finished" for run in rows):

@@ -26,8 +26,8 @@ class DomainChart:
 
 def domain_charts(curves: Mapping[str, Any], shares: Sequence[tuple[str, Mapping[str, float]]]) -> list[DomainChart]:
     """Return charts of at most 24 of the `curves` (`domain_curves`), beginning with the domains that change
-    the mean of the metrics most. The charts mark `shares`, which has pairs (name of a mixture, its shares by
-    domain).
+    the mean of the metrics most. `shares` holds pairs (name of a mixture, its shares by domain), which the
+    charts mark.
     """
     reach = {name: max(curve["mean"]) - min(curve["mean"]) for name, curve in curves.items()}
     chosen = sorted(curves, key=lambda name: -reach[name])[:_MOST]

@@ -17,8 +17,8 @@ _TOP = 24
 
 @dataclass(frozen=True)
 class DomainShare:
-    """A domain of a proposal: its prior and its proposed share, the largest share allowed (1 without a
-    limit), and the range of its shares, from `low` to `high`, in the tie set (`TieSet`).
+    """A domain of a proposal. `prior` and `proposed` are its shares, `cap` is the largest share allowed (1
+    without a limit), and `low` to `high` is the range of its share in the tie set (`TieSet`).
     """
 
     name: str

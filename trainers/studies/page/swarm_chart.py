@@ -26,7 +26,8 @@ class SwarmRun:
 
 def swarm_lines(domains: Sequence[str], runs: Sequence[SwarmRun], baseline: str = "prior") -> Markup | None:
     """Return a chart with an axis for the share of each domain and an axis for the value, with the lowest
-    value at the top. Of more than 400 runs, an even selection is drawn. Returns None for fewer than two runs.
+    value at the top. If there are more than 400 runs, only every n-th is drawn. Returns None for fewer than
+    two runs.
     """
     if len(runs) < 2:
         return None

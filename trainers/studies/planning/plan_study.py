@@ -126,8 +126,8 @@ def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
 
 
 def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
-    """Return two short runs per worker, made from the first runs of the design whose corpora are built; at
-    least one must be. Only the first run of a worker includes the start-up of its process.
+    """Return two short runs per worker, made from the design's first runs with a built corpus; there must be
+    at least one such run. The second run of a worker shows its speed without the start-up of the process.
     """
     runs = []
     ready = [run for run in opened.points if run.is_ready]
@@ -169,9 +169,6 @@ def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResul
 
 
 def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
-    """Raise UserError if a job is invalid or does not provide the study's measure. One job is checked for
-    each kind and built corpus.
-    """
     measure, kinds = opened.study.metrics.measure, dict[str, str]()  # an entry for each kind of objective
     for run in {(run.kind, run.corpus): run for run in runs if run.is_ready}.values():
         resolve(replace(run.job, online_weights=None), opened.corpora.of(run.job))  # the reference may not exist yet
@@ -193,8 +190,8 @@ def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
 
 
 def _confirmation(opened: OpenStudy, root: LocalPath) -> tuple[StudyRun, ...]:
-    """Return the runs of the confirmation. Until the mixtures of all candidates are known, the prior stands
-    for those of the proposal and of DoReMi, because the cost of a run does not depend on its mixture.
+    """Return the runs of the confirmation. Until the mixtures of all candidates are known, the proposal and
+    DoReMi are given the prior, because the cost of a run does not depend on its mixture.
     """
     assert opened.study.confirmation is not None
     missing = "doremi" in opened.study.confirmation.candidates and not doremi_mixture(opened, root)

@@ -55,7 +55,8 @@ def minimise(
     """Return the mixture [domains] with the lowest objective found within the constraints.
 
     The search is sequential quadratic programming (SLSQP; Kraft, 1988) from each of `starts`, which must
-    satisfy the constraints. If a law has no derivatives, random mixtures are searched instead.
+    satisfy the constraints. By default, it starts from the prior, the uniform mixture and, unless the laws
+    are convex, random mixtures. If a law has no derivatives, random mixtures are searched instead.
     """
     from scipy.optimize import minimize
 
@@ -85,8 +86,9 @@ def minimise(
 def _search_samples(
     objective: MixtureObjective, constraints: MixtureConstraints, starts: np.ndarray, seed: int
 ) -> np.ndarray:
-    """Return the best mixture, [domains], among `starts` and the means of the best mixtures of several random
-    pools.
+    """Return the best mixture found, [domains], beginning with the best of `starts`. A pool of random
+    mixtures is contracted around the best mixture so far, in several steps; each step tries the mean of the
+    best in the pool.
 
     The mean is taken, as in RegMix, because the single best of many predictions is mostly the one with the
     luckiest error. Uniform draws rarely reach mixtures of few domains, so each draw is moved towards the

@@ -55,8 +55,8 @@ def train_on_ray(
     """Train `runs` below `root`, each of which has no result yet or a failed one.
 
     If the task of a run is lost, the run continues from its last checkpoint in another task. A run that loses
-    two tasks in a row is recorded as failed. Towards the end, the task of a run that takes more than four
-    times as long as expected is killed, at most once per run, and the run continues in another task.
+    two tasks in a row is recorded as failed. Once no run waits to start, a task that takes more than four
+    times as long as expected is killed, at most once per run, and its run continues in another task.
 
     Raises UserError if the cluster cannot be joined, if no node has enough CPUs and GPUs for a run, or if the
     disk fails, and KeyboardInterrupt after SIGINT or SIGTERM.

@@ -88,7 +88,8 @@ def _first(entities: list[str], accepted: list[str]) -> int:
 def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
     """Read dialogues. A file whose name ends in `.json` or `.json.gz` holds one object in Topical-Chat's
     form, {id: {content: [{message}]}}. Any other file holds one dialogue per line, with `turns` that each
-    have a `text`. Every turn after the first becomes a row; empty turns are dropped.
+    have a `text`. Each turn after the first becomes a row: the turn is the `reply`, and all turns before it
+    are the `history`. Empty turns are dropped.
     """
     if path.removesuffix(".gz").endswith(".json"):
         document = _whole(data, path)

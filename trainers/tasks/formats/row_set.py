@@ -38,7 +38,8 @@ def _key(name: str) -> str | int:
 class RowSet:
     """Rows of a split, usually those of one file. `columns` maps each column name or number to a list of
     values; a column that the task does not use may have an empty list. `places` holds the position of each
-    row in the file, counted from 1 in the unit that `unit` names (such as lines or rows).
+    row in the file, counted from 1 in the unit that `unit` names (such as line or row). `skipped` is the
+    number of incomplete rows that were left out.
     """
 
     path: str
@@ -55,9 +56,9 @@ class RowSet:
         return f"{self.path}: {self.unit} {self.places[row]}"
 
     def column(self, spec: str | int | tuple[str | int, ...], role: str) -> list[Any]:
-        """Return the values of a column. `spec` is a name, a number, a path `a.b` or a template over columns.
-        A tuple stands for several columns, and then each row has a list of values. Raises UserError if the
-        file lacks the column, or a row lacks the field.
+        """Return the values of a column, one per row. `spec` is a name, a number, a path `a.b` or a template
+        over columns. For a tuple of these, the value of each row is a list. Raises UserError if the file
+        lacks the column, or a row lacks the field.
         """
         if isinstance(spec, tuple):
             return [[*values] for values in zip(*(self.column(name, role) for name in spec), strict=True)]

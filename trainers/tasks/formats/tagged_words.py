@@ -43,7 +43,8 @@ def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
     id of the sentence, by default its index. `feats.NAME` is the value of a feature for each word, or `none`;
     `depth` is the number of arcs between a word and the root of its tree, at most DEEPEST.
 
-    Multiword tokens and empty nodes are skipped. Columns that the task does not use may be empty or missing.
+    Multiword tokens and empty nodes are skipped. In the result, columns that the task does not use may be
+    empty or missing.
     """
     used_names = used_columns(layout)
     names = used_names | {"id"} | ({"head"} if "depth" in used_names else set())

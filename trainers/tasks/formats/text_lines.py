@@ -35,7 +35,7 @@ def read_parallel(texts: dict[str, str], paths: dict[str, str]) -> RowSet:
 
 def read_pattern(data: str, layout: Layout, path: str) -> RowSet:
     """Match every line as a whole against the layout's `pattern`, whose named groups become the columns.
-    Without a pattern, the whole line is the column `line`.
+    Without a pattern, the whole line is the column `line`. Raises UserError if a line does not match.
     """
     lines = split_lines(data)
     if layout.pattern is None:

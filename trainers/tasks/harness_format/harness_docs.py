@@ -37,9 +37,10 @@ class RenderedRow:
 def render_rows(
     task: HarnessTask, data: Location | None, seed: int, limit: int | None
 ) -> tuple[list[RenderedRow], tuple[FileRecord, ...]]:
-    """Render the first `limit` rows of the scored split, or all rows if `limit` is None. Unless the task
-    takes the first rows as shots, shots are drawn for each row with `seed`. A row is never its own shot.
-    Raises UserError for a missing file, and for a row that does not fit the templates.
+    """Render the first `limit` rows of the scored split, or all rows if `limit` is None. Also returns the
+    records of this split's files. Unless the task takes the first rows as shots, shots are drawn for each row
+    with `seed`. A row is never its own shot. Raises UserError for a missing file, a row that does not fit the
+    templates, or too few rows to take the shots from.
     """
     rows, files = _read(task, task.split, data)
     templates = RowTemplates(task)

@@ -87,8 +87,8 @@ def token_f1s(outcomes: Outcomes) -> np.ndarray:
 
 
 def number_matches(outcomes: Outcomes) -> np.ndarray:
-    """Return, for each example, 1 if the last number of its predicted text is right, else 0, float64 [n]. To
-    a question without an answer, a text without a number is right.
+    """Return, for each example, 1 if the last number of its predicted text is right, else 0, float64 [n]. If
+    a question has no answer, a text without a number is right.
     """
 
     def score(text: str, reference: str) -> float:

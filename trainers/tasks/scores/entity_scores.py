@@ -12,9 +12,9 @@ from trainers.tasks.scores.outcomes import Outcomes
 
 
 def entity_spans(tags: np.ndarray, labels: tuple[str, ...], offsets: np.ndarray) -> np.ndarray:
-    """Return the entities in BIO `tags` (indices into `labels`), int64 [entities, 3]: the index of the type,
-    the index of the first word, and the index after the last word. Words are numbered across all sentences;
-    sentence i begins at word `offsets[i]`.
+    """Return the entities in BIO `tags` (indices into `labels`), int64 [entities, 3]: the index of the type
+    among the sorted types, the index of the first word, and the index after the last word. Words are numbered
+    across all sentences; sentence i begins at word `offsets[i]`.
     """
     types = {name: number for number, name in enumerate(sorted({label[2:] for label in labels if label != "O"}))}
     type_of = np.array([types[label[2:]] if label != "O" else -1 for label in labels], np.int64)

@@ -1,5 +1,5 @@
-"""Metrics of labels: accuracy, F1 and Matthews' correlation, defined as in scikit-learn 1.9, and the accuracy
-of whole questions.
+"""Metrics of labels: accuracy, F1 and Matthews' correlation, defined as in scikit-learn 1.9, and the share of
+questions whose answers are all labelled correctly.
 """
 
 import numpy as np
@@ -25,8 +25,8 @@ def _correct(outcomes: Outcomes) -> np.ndarray:
 
 
 def _by_label(outcomes: Outcomes) -> np.ndarray:
-    """Return three indicators for each of the L labels, float64 [n, 3 L]: whether it is both gold and
-    predicted, predicted, and gold.
+    """Return three blocks of L indicators, one per label, float64 [n, 3 L]: correctly predicted, predicted,
+    gold.
     """
     gold, predicted = _labels(outcomes)
     every = np.arange(len(outcomes.labels))

@@ -69,7 +69,7 @@ def score(metric: TaskMetric, outcomes: Outcomes, repetitions: int = REPETITIONS
 
 def compare(metric: TaskMetric, a: Outcomes, b: Outcomes, repetitions: int = REPETITIONS, seed: int = 0) -> Difference:
     """Return the difference in a metric, `b` minus `a`, between two runs on the same examples in the same
-    order.
+    order. `repetitions` must be at least 1.
     """
     first, second = metric.statistics(a), metric.statistics(b)
     n = len(first)

@@ -24,12 +24,13 @@ _THIRDS = 25  # (2/3)^25 of the distance of grid points: 4e-5 of it
 class ADOState(WeightsState):
     """The state of ADO. The last axis of every array is the domain.
 
-    `weights` are the policy, `average` is the policy's mean since the warm-up, and `credit` its moving
-    average. `read` counts targets; `effective` counts them weighted by their factor in the loss. `curve`
-    [points, 2, domains] holds the learning curves. Each point stands for a stretch of steps: the effective
-    targets at its middle, and its nats per target, 0 without targets. `open` [3, domains] is the current
-    stretch: nats, targets, and `effective` at its start. `laws` [2, domains] are coefficient and exponent of
-    the fitted power laws, 0 without a law.
+    `weights` are the policy, `average` is the policy's mean since the warm-up, and `credit` the policy's
+    moving average. `read` counts targets; `effective` counts them weighted by their factor in the loss.
+    `curve` [points, 2, domains] holds the learning curves. Each point covers several steps: it holds
+    `effective` midway between their start and end, and their nats per target, or 0 if they had no targets.
+    `open` [3, domains] covers the steps since the last point: their nats, their targets, and `effective` at
+    their start. `laws` [2, domains] holds the coefficient and exponent of each domain's power law, both 0 if
+    none is fitted.
     """
 
     average: np.ndarray
@@ -48,9 +49,9 @@ class ADOState(WeightsState):
         return cls(zeros, zeros, zeros, zeros, zeros, zeros, curve, np.zeros((3, domains)), laws)
 
     def factors(self, targets: np.ndarray, warmup: int) -> np.ndarray:
-        """Return the factor of each domain's nats in a step, given the step's `targets` by domain: the
-        domain's weight divided by its share of the targets read. It is 1 during the warm-up and for domains
-        without targets.
+        """Return the factor of each domain's nats in a step, [domains], given the step's `targets` by domain:
+        the domain's weight divided by its share of all targets read, this step's included. The factor is 1
+        during the first `warmup` steps and for domains without targets in the step.
         """
         if self.steps < warmup:
             return np.ones(len(targets))

@@ -75,7 +75,9 @@ class CellSearch:
     cluster: Cluster
 
     def run(self, cells: int | None) -> dict[str, Any]:
-        """Find the duplicates, write the columns of every part, and return the facts of the step."""
+        """Find the duplicates, write the columns of every part, and return the facts of the step. `cells` is
+        the number of cells, or None for the default of `find_centroids`.
+        """
         inputs = candidates(self.parts, (), EMBEDDING)
         kind = self.parts[0].types.field(EMBEDDING).type
         key_types(self.parts[0].types, self.keep)

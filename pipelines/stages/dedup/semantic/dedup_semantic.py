@@ -68,11 +68,12 @@ class DedupSemantic(CorpusStage):
 
     def writes(self) -> pa.Schema:
         """Return `drop` and the columns described here. A cluster is a kept document and the documents
-        dropped in its favour. `semantic_cluster` is the id of the kept document; it and
-        `semantic_cluster_size` are null outside clusters.
+        dropped in its favour. `semantic_cluster` is the id of the kept document, `semantic_cluster_size` the
+        number of documents, and `semantic_similarity` the cosine similarity to the kept document. All three
+        are null outside clusters.
 
         `semantic_copies` is the number of documents that a kept document represents, itself included; null if
-        the document was dropped here. `semantic_similarity` is the cosine similarity to the kept document.
+        the document was dropped here.
         """
         columns = [("semantic_cluster", ID), ("semantic_cluster_size", pa.int32()), ("semantic_copies", pa.int32())]
         return pa.schema([(DROP, pa.string()), *columns, ("semantic_similarity", pa.float32())])

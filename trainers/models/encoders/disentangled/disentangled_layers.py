@@ -46,7 +46,8 @@ def _decodes(network: Any) -> bool:
 
 def hidden(network: Any, inputs: Inputs, after_first: Callable[[Any, Any, Any], Any] | None = None) -> Any:
     """Return the final states [rows, length, width], those of the enhanced mask decoder if there is one.
-    `after_first` computes the input of the second layer.
+    `after_first` computes the input of the second layer from the embeddings, the output of the first layer
+    and the mask.
     """
     stack, encoder = network.deberta, network.deberta.encoder
     states = stack.embeddings(input_ids=inputs.ids, position_ids=inputs.positions)
