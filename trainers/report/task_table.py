@@ -112,21 +112,32 @@ def group_results(results: Sequence[Result]) -> list[Group]:
         key = (result.task, result.split, tuple(sorted(_compared(result).items())))
         by_configuration.setdefault(key, []).append(result)
     groups = list(by_configuration.values())
-    return [Group(group[0].task, group[0].split, _label(group, groups), tuple(group)) for group in groups]
+    return [Group(group[0].task, group[0].split, _label_among(group, groups), tuple(group)) for group in groups]
 
 
 def _compared(result: Result) -> dict[str, str]:
     return {name: str(value) for name, value in result.config.items() if name not in _NOT_COMPARED}
 
 
-def _label(group: Sequence[Result], groups: Sequence[Sequence[Result]]) -> str:
+def _label_among(group: Sequence[Result], groups: Sequence[Sequence[Result]]) -> str:
     first = group[0]
     peers = [_compared(g[0]) for g in groups if (g[0].task, g[0].split) == (first.task, first.split)]
     own = _compared(first)
-    differing = [name for name in own if any(peer.get(name) != own[name] for peer in peers)]
+    return _label(own, peers, _differing(own, peers))
+
+
+def _differing(own: Mapping[str, str], peers: Sequence[Mapping[str, str]]) -> list[str]:
+    return [name for name in own if any(peer.get(name) != own[name] for peer in peers)]
+
+
+def _label(own: Mapping[str, str], peers: Sequence[Mapping[str, str]], differing: Sequence[str]) -> str:
+    """Return as many of the `differing` settings of `own` as it takes to tell it from its `peers`, of which it
+    is one.
+    """
     shown = min(_MOST_SHOWN, len(differing))
     while (
-        shown < len(differing) and sum(all(p.get(name) == own[name] for name in differing[:shown]) for p in peers) > 1
+        shown < len(differing)
+        and sum(all(peer.get(name) == own[name] for name in differing[:shown]) for peer in peers) > 1
     ):
         shown += 1
     return " ".join([*(f"{name}={own[name]}" for name in differing[:shown]), *["..."] * (shown < len(differing))])
@@ -179,9 +190,22 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def suite_lines(suite: Suite, results: Sequence[Result]) -> list[str]:
-    """Return a line per configuration with the suite's score, computed from the means over seeds."""
-    means: dict[str, dict[tuple[str, str], Mapping[str, float]]] = {}
-    for group in group_results(results):
-        own = {metric: mean(group.values(metric)) for metric in group.results[0].scores}
-        means.setdefault(group.label, {})[group.task, group.split] = own
-    return [f"{suite_score(suite, values)}{f'  {label}' if label else ''}" for label, values in means.items()]
+    """Return a line per configuration with the suite's score, computed from the means over seeds. The
+    configurations of two tasks are the same if they agree in the settings that differ within a task.
+    """
+    groups = group_results(results)
+    first = [_compared(group.results[0]) for group in groups]
+    differing: dict[str, None] = {}
+    for own, group in zip(first, groups, strict=True):
+        at = (group.task, group.split)
+        peers = [each for each, other in zip(first, groups, strict=True) if (other.task, other.split) == at]
+        differing |= dict.fromkeys(_differing(own, peers))
+    means: dict[tuple[tuple[str, str], ...], dict[tuple[str, str], Mapping[str, float]]] = {}
+    for own, group in zip(first, groups, strict=True):
+        key = tuple((name, own[name]) for name in differing if name in own)
+        values = {metric: mean(group.values(metric)) for metric in group.results[0].scores}
+        means.setdefault(key, {})[group.task, group.split] = values
+    configurations = [dict(key) for key in means]
+    labels = [_label(own, configurations, list(own)) for own in configurations]
+    scores = [suite_score(suite, values) for values in means.values()]
+    return [f"{score}{f'  {label}' if label else ''}" for score, label in zip(scores, labels, strict=True)]

@@ -235,7 +235,10 @@ def weight_files(path: Path) -> list[Path]:
     """
     index = path / "model.safetensors.index.json"
     if index.is_file():
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        try:
+            names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(f"init.path: {index}: is not an index of weight files; fetch the model again") from None
         return [path / Path(name).name for name in names]
     if (path / "model.safetensors").is_file():
         return [path / "model.safetensors"]

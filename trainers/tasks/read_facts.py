@@ -67,7 +67,10 @@ def read_facts(task: Task, split: str, data: Location | None) -> FactSet:
         number = of.get(name)
         if number is None:
             raise UserError(f"{rows.path}: has no line for relation {name}, for which there is a file; add one")
-        texts = [templates[number], *(() if paraphrases[number] is MISSING else paraphrases[number])]
+        more = () if paraphrases[number] in (MISSING, None) else paraphrases[number]
+        if not isinstance(more, list | tuple):
+            raise UserError(f"{rows.at(number)}: paraphrases: got {more!r}, expected a list of statements; correct it")
+        texts = [templates[number], *more]
         statements = list(dict.fromkeys(_parse(text, rows.at(number)) for text in texts))
         usable = tuple((before, after) for before, after in statements if _SUBJECT in before)
         dropped += len(statements) - len(usable)

@@ -62,6 +62,19 @@ def capitals(tmp_path):
     return task_of(tmp_path, "facts", **FACTS)
 
 
+def test_paraphrases_may_be_null_but_not_a_text(tmp_path):
+    write_lines(tmp_path / "P36.jsonl", [{"s": "France", "o": "Paris"}, {"s": "Italy", "o": "Rome"}])
+    relation = {"relation": "P36", "label": "capital", "template": "The capital of [X] is [Y] ."}
+    write_lines(tmp_path / "relations.jsonl", [relation | {"paraphrases": None}])
+    (found,) = read_facts(task_of(tmp_path, "facts", **FACTS), "test", None).relations
+    assert found.statements == (("The capital of [X] is", ""),)
+    write_lines(tmp_path / "relations.jsonl", [relation | {"paraphrases": "[X], whose capital is [Y]."}])
+    with pytest.raises(
+        UserError, match=r"relations\.jsonl: line 1: paraphrases: got .*, expected a list of statements"
+    ):
+        read_facts(task_of(tmp_path, "facts", **FACTS), "test", None)
+
+
 def test_facts_are_chosen_among_the_objects_of_their_relation(capitals):
     facts = read_facts(capitals, "test", None)
     assert facts.notes == ("mine: 1 statements left out: their object comes before their subject",)

@@ -148,3 +148,16 @@ def test_configurations_that_differ_in_many_settings_have_labels_of_their_own(tm
     lines = suite_lines(load_suite("glue"), results)
     assert [line.split("  ")[1] for line in lines] == labels
     assert [line.split()[1].rstrip(",") for line in lines] == ["0.8000", "0.6000", "0.4000"]
+
+
+def test_a_configuration_of_a_suite_is_one_line_even_if_a_task_has_no_other(tmp_path):
+    small, large = {"data": {"w": 1}}, {"data": {"w": 2}}
+    runs = [
+        make_scored(tmp_path / "rte", "small", 8, "rte", **small),
+        make_scored(tmp_path / "rte", "large", 12, "rte", **large),
+        make_scored(tmp_path / "sst2", "small", 20, "sst2", **small),
+    ]
+    assert suite_lines(load_suite("glue"), read_results(runs)) == [
+        "glue: 0.6500, the mean of 2 of 9 columns  data.w=1",
+        "glue: 0.7000, the mean of 1 of 9 columns  data.w=2",
+    ]

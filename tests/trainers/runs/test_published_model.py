@@ -303,6 +303,10 @@ def test_damaged_and_pickled_directories_are_one_line(tmp_path):
     weights.rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"has no model.safetensors; other formats are not read"):
         published_weights(tmp_path, model)
+    for index in ("{", "{}", "[]", '{"weight_map": []}'):
+        (tmp_path / "model.safetensors.index.json").write_text(index)
+        with pytest.raises(UserError, match=r"index.json: is not an index of weight files; fetch the model again"):
+            published_weights(tmp_path, model)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UserError, match=r"config.json cannot be read"):
         model_of(tmp_path, SPECIAL_IDS)

@@ -147,8 +147,10 @@ def read_proposal(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
     """
     record = _load_proposal(root)
     opened.require_domains(PROPOSAL, record["weights"])
-    shares = {name: round(float(its), DIGITS) for name, its in record.get("shares", record["weights"]).items()}
-    return opened.reused.expand(shares) if opened.reused and set(shares) == set(opened.domains) else shares
+    shares = record.get("shares", record["weights"])
+    if opened.reused and set(shares) == set(opened.domains):
+        return opened.reused.expand({name: round(float(share), DIGITS) for name, share in shares.items()})
+    return {name: round(float(weight), DIGITS) for name, weight in record["weights"].items()}
 
 
 def read_full_proposal(root: LocalPath) -> tuple[Proposal, str]:

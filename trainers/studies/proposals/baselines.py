@@ -18,7 +18,7 @@ def baseline_mixtures(settings: ProposalSettings, domains: Sequence[str]) -> dic
         tokens = {name: settings.tokens[name] for name in domains}
         mixtures["temperature"] = _vector(temperature(tokens), domains)
         if settings.target_tokens:
-            most = settings.max_epochs if isinstance(settings.max_epochs, float) else 4.0
+            most = settings.max_epochs if isinstance(settings.max_epochs, int | float) else 4.0
             mixtures["unimax"] = _vector(unimax(tokens, settings.target_tokens, most), domains)
     return mixtures
 

@@ -66,6 +66,16 @@ def test_a_study_varies_the_new_domain_and_keeps_the_ratios_of_the_others(file):
     assert "the study varies notes, reused; reused is code 77.78%, plays 22.22%" in lines
 
 
+def test_a_proposal_made_before_the_study_stopped_reusing_is_read_by_its_weights(file):
+    study, root = opened(file)
+    weights = {"code": 0.4, "notes": 0.5, "plays": 0.1}
+    root.mkdir(exist_ok=True)
+    (root / "proposal.yaml").write_text(yaml.safe_dump({"weights": weights, "shares": {"notes": 0.5, VIRTUAL: 0.5}}))
+    assert kept(read_proposal(study, root))
+    study, _ = opened(file, "reuse=null")
+    assert read_proposal(study, root) == weights
+
+
 def test_caps_and_floors_hold_for_each_kept_domain():
     tokens = {"a": 1000, "b": 400, "new": 500}
     reused = ReusedRatios({"a": 0.25, "b": 0.75})
