@@ -163,8 +163,8 @@ def _limited(ceiling: int | None) -> Iterator[None]:
 
 @cache
 def _reserved() -> int | None:
-    """Return the bytes of private address space that this process had mapped but not touched at the first
-    call.
+    """Return how many bytes of private address space this process had mapped but not touched when this
+    function was first called; later calls return the same value. None if the system does not report it.
     """
     status = _status()
     return max(0, status["VmData"] - status["RssAnon"]) if "RssAnon" in status else None

@@ -69,8 +69,8 @@ def _records(directory: Location, record: FileRecord) -> tuple[FileRecord, ...]:
 
 
 def partitions_for(rows: int, rows_per_partition: int = 4_000_000) -> int:
-    """Return the number of partitions into which `rows` rows are divided, each of about `rows_per_partition`
-    at most.
+    """Return the number of partitions to divide `rows` rows into, so that each holds at most about
+    `rows_per_partition` rows.
     """
     return max(1, -(-rows // rows_per_partition))
 

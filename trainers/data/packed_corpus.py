@@ -282,8 +282,8 @@ class TrainingData:
 
     def micro_batches(self, first: int, count: int, size: int, rank: int, world: int) -> Iterator[Batch]:
         """Yield rank `rank`'s share of the `count` samples from sample `first` on, in batches of `size`
-        samples. All of these samples, at least one, must be in one phase. Every rank gets the same number of
-        batches; short batches are filled with rows of padding.
+        samples. `count` must be at least 1, and all of these samples must belong to the same phase. Every
+        rank gets the same number of batches; short batches are filled with rows of padding.
         """
         return self.split(self.order.take(first, count), size, rank, world)
 

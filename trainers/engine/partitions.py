@@ -68,9 +68,9 @@ class Partitions:
             yield from ((flat, group[0]) for flat, group in groups)
 
     def _whole_matrices(self) -> dict[int, tuple[int, int, bool]]:
-        """Return, for each Muon matrix by the id() of the parameter: its group, the start of its momentum in
-        this worker's buffer (-1 if this worker has no copy), and whether this worker is the first that has a
-        copy.
+        """Return a mapping from the id() of each parameter that Muon trains to (its group, the offset of its
+        momentum in this worker's buffer or -1 if this worker has no copy, whether this worker is the
+        lowest-ranked one with a copy).
         """
         found = {}
         for group, parameters in enumerate(self._zero.bit16_groups):

@@ -91,8 +91,9 @@ class Denoising(PairObjective):
         self.check_prefix()
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the number of positions that a document of `tokens` tokens and its marks take; in a decoder,
-        the tokens count twice. Noise makes a document longer only if there are free positions.
+        """Return the number of positions that a document of `tokens` tokens takes with its two marks. In a
+        decoder-only model, the noisy and the original text share the row, so the tokens count twice. No room
+        is reserved for noise, which may lengthen a document only into positions that are free.
         """
         return tokens + 2 if family == "encoder_decoder" else 2 * tokens + 2
 

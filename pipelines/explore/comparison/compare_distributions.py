@@ -1,5 +1,5 @@
-"""Compare the distributions of columns among the documents that each of two corpora keeps, from the
-histograms that a build publishes.
+"""Compare how the values of columns are distributed in two corpora, counting only kept documents. The
+distributions come from the histograms that builds publish.
 """
 
 from collections.abc import Mapping

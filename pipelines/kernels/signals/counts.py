@@ -194,9 +194,9 @@ def _count_ellipses(data: np.ndarray, begin: int, i: int, end: int, dots: int) -
 
 @kernel(inline="always")
 def stop_word_bit(data: np.ndarray, start: int, size: int, lower: np.uint64, table: np.ndarray) -> int:
-    """Return 1 shifted left by the index of a stop word in the table, or 0 for any other word. `lower` is
-    first combined with the bytes of the word by a bitwise OR; 0x20 in each byte ignores the case of ASCII
-    letters.
+    """Return 1 shifted left by the index of a stop word in the table, or 0 for any other word. Only the first
+    8 bytes of the word are compared, after a bitwise OR with `lower`: 0x2020202020202020 makes the comparison
+    ignore the case of ASCII letters, 0 keeps it exact.
     """
     size = min(size, 8)
     packed = _first(data, start, size) | (lower & (_ALL >> np.uint64(64 - 8 * size)))

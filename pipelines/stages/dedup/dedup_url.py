@@ -17,14 +17,14 @@ from pipelines.stages.dedup.keep_rule import KeepKey
 
 @dataclass(frozen=True)
 class DedupUrl(DedupExact):
-    """Drop all but the first `keep_up_to` of the documents fetched from the same address. Two addresses are
-    the same if their `url_normal` values are equal apart from a leading `http://` or `https://` and `www.`.
-    Crawl indexes ignore these prefixes too, because sites move from one form to the other and serve the same
-    pages under both.
+    """Of the documents fetched from the same address, keep the first `keep_up_to` in the order of `keep`, and
+    drop the others. Two addresses are the same if their `url_normal` values are equal apart from a leading
+    `http://` or `https://` and `www.`. Crawl indexes ignore these prefixes too, because sites move from one
+    form to the other and serve the same pages under both.
 
     Documents that an earlier step dropped do not compete, nor do this corpus's documents in their source's
     own validation or test split. A document without a URL is kept. Text is not compared: if a page changed
-    between two visits, only the preferred versions are kept.
+    between two visits, its versions still compete.
     """
 
     keep: tuple[KeepKey, ...] = ()

@@ -45,8 +45,8 @@ class LearningCurve:
 
     @property
     def last_gain(self) -> float | None:
-        """The gain in correlation at the last point over the earlier point that is closest to half its number
-        of runs. None if the curve has a single point.
+        """How much higher the correlation is at the last point than at the earlier point whose number of runs
+        is closest to half that of the last point. None if the curve has fewer than two points.
         """
         if len(self.points) < 2:
             return None

@@ -1,8 +1,9 @@
-"""The protocols that a law of mixtures implements: fitting to runs, prediction for mixtures, and gradients.
+"""Laws of mixtures as protocols (fitting to runs, prediction for mixtures, and gradients), and fitting with
+censored runs.
 
 A law predicts one metric of a run, for which lower is better, from the run's mixture: the share of each
-domain in the training tokens. A run that diverged has no metric. It is censored: its metric is only known to
-be no better than the worst one measured.
+domain in the training tokens. A run that diverged has no measured value. It counts as censored: all that is
+known is that its metric is no better than the worst value measured.
 """
 
 from typing import Protocol

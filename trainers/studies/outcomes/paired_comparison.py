@@ -40,11 +40,13 @@ def compare_pairs(
     values: Mapping[str, Mapping[int, float | None]], baseline: str, level: float, margin: float
 ) -> list[PairedComparison]:
     """Compare every entry of `values` with `baseline`. `values` maps each entry to its value for each seed,
-    None for a run without a value.
+    None for a run without a value. Lower values are better.
 
-    For n > 1 differences with mean m and standard deviation s, the interval of m is m ± t s / sqrt(n), where
-    t is the quantile at (1 + `level`) / 2 of Student's distribution with n - 1 degrees of freedom. An entry
-    is better (worse) if the interval lies below (above) 0 and |m| is at least `margin`; otherwise it ties.
+    Of each entry, the n differences (entry minus baseline) over the seeds for which both have a value are
+    judged. With mean m and standard deviation s, the interval of m is m ± t s / sqrt(n), where t is the
+    quantile at (1 + `level`) / 2 of Student's distribution with n - 1 degrees of freedom. An entry is better
+    (worse) if the interval lies below (above) 0 and |m| is at least `margin`; otherwise it ties. With n < 2,
+    its verdict is `open`.
     """
     base = values[baseline]
     return [_compare(entry, its, base, entry == baseline, level, margin) for entry, its in values.items()]
