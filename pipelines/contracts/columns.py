@@ -1,4 +1,6 @@
-"""Reserved column names, and the definition of what any other column means."""
+"""Names of columns that all steps share, the definition of a step's other columns (`definition_of`), and the
+column that names the document kept instead of a duplicate (`winner_column`).
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -10,8 +10,9 @@ BOM = b"\xef\xbb\xbf"
 
 
 class TextRecord(NamedTuple):
-    """A record with text. `size` is the length in bytes of the record in the decompressed file or, for a row
-    of Parquet for example, of its text. `meta` is JSON in UTF-8, or None.
+    """A record with text. `size` is the record's length in bytes in the decompressed file or, where that is
+    unknown, as for a row of Parquet, the length of its text. If a document is cut, its size is divided among
+    the pieces; a piece may have size 0. `meta` is JSON in UTF-8, or None.
     """
 
     text: str

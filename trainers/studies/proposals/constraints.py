@@ -14,7 +14,9 @@ _THINNING = 20  # steps between two samples of a chain; times the number of doma
 
 @dataclass(frozen=True)
 class MixtureConstraints:
-    """The set of mixtures with `lower` <= share <= `upper`, each [domains], and a sum of 1."""
+    """The set of mixtures whose shares sum to 1 and lie between `lower` and `upper`, both inclusive and
+    [domains].
+    """
 
     domains: tuple[str, ...]
     lower: np.ndarray
