@@ -1,8 +1,8 @@
-"""Account for the processor time of a process by purpose.
+"""Account for the processor time of this process by purpose.
 
-All processor time of the process, including that of other threads, is credited to the innermost `spend` block
-of the main thread. Outside all blocks, it is credited to `START` until the first call of `take_account`, and
-to `IDLE` after it.
+All processor time of the process, including that of other threads, is credited to the purpose of the
+innermost `spend` block of the main thread. Outside all blocks, it is credited to `START` until the first call
+of `take_account`, and to `IDLE` after it. The time of ended child processes is credited to `CHILDREN`.
 """
 
 import os
@@ -17,8 +17,9 @@ MODELS, CHILDREN = "loading models", "extracting pages"
 
 
 class _Account:
-    """The processor seconds of this process: in total at the last call of `settle` (`since`), and of ended
-    child processes at the last call of `take_account` (`children`).
+    """The processor seconds of this process by purpose (`spent`). `since` is the total of the process at the
+    last call of `settle`, and `children` that of its ended child processes at the last call of
+    `take_account`.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""Behaviour that all command lines share: `a.b=value` words after options, exit codes, one-line errors, and a
-quiet exit on a broken pipe.
+"""What all command lines share: words `a.b=value` may follow options, exit statuses have the same meanings,
+an error is printed as one line, and a broken pipe ends the command quietly.
 """
 
 import argparse

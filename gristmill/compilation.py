@@ -1,11 +1,11 @@
 """Cache numba's machine code on disk, under a digest of everything that it was compiled from.
 
 numba's own cache lies next to the source and checks only the file of the kernel itself. Every clone and every
-installation therefore compiles all kernels again. After a change to an inlined kernel or a frozen constant in
-another file, stale code keeps running. This cache serves all clones and installations of a user. It is
-`machine_code` in $NUMBA_CACHE_DIR or, if that is not set or cannot be written, `gristmill/machine_code` in
-the user's cache directory. If neither can be written, a directory next to this file is used. If none can be
-written, each process compiles for itself.
+installation therefore compiles all kernels again, and after a change to an inlined kernel or a frozen
+constant in another file, stale code keeps running. This cache serves all clones and installations of a user.
+It is the first of these directories that can be written: `machine_code` in $NUMBA_CACHE_DIR, if that is set;
+`gristmill/machine_code` in the user's cache directory, if it belongs to the user; `__pycache__/machine_code`
+next to this file. If there is none, each process compiles for itself.
 
 Each entry is a file. Its name includes a digest of the kernel's source file, the constants and other kernels
 that it uses, the versions of Python and the compiler, the signature and the CPU.
@@ -67,8 +67,8 @@ def kernel(inline: str = "never", nogil: bool = False) -> Callable[[Callable[...
 
 
 class _MachineCode(_Cache):
-    """The cache of one kernel, with the interface that numba's dispatcher expects. It has one file for each
-    signature and CPU.
+    """The cache of one kernel's machine code, with the interface that numba's dispatcher expects. There is
+    one file per signature and CPU.
     """
 
     def __init__(self, function: types.FunctionType) -> None:

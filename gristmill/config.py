@@ -1,8 +1,8 @@
-"""Configuration: frozen dataclasses are the schema of YAML files and of `a.b=value` arguments.
+"""Read configurations. Frozen dataclasses define the schema of YAML files and of `a.b=value` arguments.
 
-The command line overrides YAML, which overrides defaults. Data that does not fit raises ConfigError, which
-names the file and the field. A dataclass may define `check(self) -> None`, which rejects values with
-ValueError("field: what is wrong").
+The command line overrides YAML, which overrides defaults. Data that does not fit the schema raises
+ConfigError, which names the file and the field. A dataclass may define `check(self) -> None`, which rejects
+values with ValueError("field: what is wrong").
 """
 
 import dataclasses
@@ -40,10 +40,10 @@ _BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
 
 
 class _Loader(Composer, yaml.CSafeLoader):
-    """SafeLoader that reads booleans and numbers as YAML 1.2 does, where PyYAML implements 1.1: `no` is text,
+    """SafeLoader that reads booleans and numbers as in YAML 1.2; PyYAML follows YAML 1.1. Here `no` is text,
     `2e9` is a float, and `010` is 10. Numbers may contain underscores. Dates stay text.
 
-    libyaml does the parsing. Its composer is not used, because deep nesting overflows the stack there.
+    libyaml parses the text, but its composer is not used, because deep nesting makes it overflow the stack.
     """
 
     aliases = 0

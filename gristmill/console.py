@@ -1,4 +1,6 @@
-"""Console output: escaped, clipped text, a live display of progress, and tables of names and meanings."""
+"""Console output: lines of text, escaped and clipped; a progress display; and lists of names with their
+meanings.
+"""
 
 import inspect
 import re
@@ -19,8 +21,8 @@ _PLAIN_INTERVAL_SECONDS = 10.0
 
 
 class Page:
-    """Output to the terminal, line by line. Characters that the terminal's encoding cannot represent are
-    escaped.
+    """Prints lines, headings, fields and texts to the terminal. Characters that the terminal's encoding
+    cannot represent are escaped.
     """
 
     def __init__(self) -> None:
@@ -63,7 +65,7 @@ class Page:
 
 
 class ProgressDisplay:
-    """A display of progress: a bar on a terminal, and elsewhere at most one line every ten seconds."""
+    """Shows progress: as a bar on a terminal, and elsewhere as at most one line every ten seconds."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)

@@ -1,4 +1,4 @@
-"""The errors of gristmill that are not defects, and helpers for operating-system errors.
+"""Errors that do not indicate a defect in gristmill, and helpers for operating-system errors.
 
 The command lines print a UserError, a StorageError or an OSError as one line. Other exceptions are defects
 and show a traceback.
@@ -24,8 +24,8 @@ class ConfigError(UserError):
 
 
 class SourceError(UserError):
-    """A source cannot be read as declared, for example because of a missing root, an empty glob or a missing
-    column.
+    """A source cannot be read as declared: for example, its root or a column is missing, or its glob matches
+    no file.
     """
 
 
@@ -70,9 +70,9 @@ class PoisonError(UserError):
 
 
 class BrokenTaskError(UserError):
-    """A task failed in every attempt. In the last attempt, it ran out of memory (reason `memory`) or its
-    process died (`death`). `position` is the index of the task. `memory` is the memory limit of the last
-    attempt in bytes, or None if it had no limit.
+    """A task failed in every attempt. `reason` says how the last attempt ended: `memory` if it ran out of
+    memory, `death` if its process died. `position` is the index of the task. `memory` is the memory limit of
+    the last attempt in bytes, or None if it had no limit.
     """
 
     def __init__(self, message: str, position: int, memory: int | None, reason: str) -> None:
@@ -84,8 +84,8 @@ class BrokenTaskError(UserError):
 
 
 class TaskMemoryError(MemoryError):
-    """A task needs more memory than its limit. `place` is the line of code or the record, never the text of a
-    document.
+    """A task ran out of memory. `place` says where, as a line of code or a record; it never contains the text
+    of a document.
     """
 
     def __init__(self, place: str) -> None:
@@ -100,7 +100,7 @@ class StorageError(Exception):
 
 
 class RemoteError(StorageError):
-    """An object store or a web server failed: a StorageError that the user cannot fix."""
+    """An object store or a web server failed in a way that the user cannot fix."""
 
 
 def reason_of(error: OSError) -> str:
@@ -110,7 +110,7 @@ def reason_of(error: OSError) -> str:
 
 
 class attach_filename:
-    """Context manager that attaches a file name to operating-system errors without one."""
+    """Context manager that adds the file name `path` to an OSError that has none."""
 
     __slots__ = ("_path",)
 

@@ -19,8 +19,8 @@ class EventLog:
     """An append-only file of JSON lines.
 
     Every event has the fields `event`, `time` (seconds since the epoch, UTC) and, last, `xxh3_64`, the
-    checksum of the line without this field. If the process was killed in the middle of a line, the next
-    opening of the log ends the line and appends the event `cut_off`.
+    checksum of the line without this field. If a process was killed while it wrote a line, opening the log
+    again ends that line and appends the event `cut_off`.
     """
 
     def __init__(self, path: Path) -> None:

@@ -20,8 +20,8 @@ _SECONDS = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0]  # upper bound
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric. `name` omits PREFIX; a counter's name ends in `_total`. `text` is the description. A
-    histogram counts durations in seconds.
+    """The declaration of a metric. `name` omits PREFIX; a counter's name ends in `_total`. `text` is the
+    description, and `tags` are the names of its tags. A histogram counts durations in seconds.
     """
 
     kind: Literal["counter", "gauge", "histogram"]

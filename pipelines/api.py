@@ -1,5 +1,5 @@
-"""The Python interface to corpora. Except for `open_corpus`, each function does the same as the command of
-its name, but returns the result as a value.
+"""The Python interface to corpora. `open_corpus` opens a corpus; each of the other functions does the same as
+the command of its name (`what_if`: `whatif`), but returns the result as a value.
 """
 
 import os

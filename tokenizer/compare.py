@@ -1,4 +1,4 @@
-"""Compare tokenizers on the same texts, by group."""
+"""Compare tokenizers by measuring them on the same groups of texts."""
 
 import os
 import time

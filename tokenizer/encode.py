@@ -1,8 +1,8 @@
 """Encode text to token ids.
 
-There are four implementations. `gigatoken` encodes a byte-level BPE whose pre-tokenizer it supports. NumPy
-encodes bytes and characters. If tokens never cross spaces, `tokenizers` encodes only those words that are not
-in a cache. Otherwise `tokenizers` encodes the whole text.
+There are four implementations: NumPy, for vocabularies of bytes or characters; `tokenizers` with a cache of
+words, if tokens never cross spaces; `gigatoken`, for a byte-level BPE whose pre-tokenizer it supports; and
+`tokenizers` alone for all others.
 
 Documents are passed in as one Arrow array, and their ids are returned as one flat array with offsets. No
 special tokens are added. Text never yields the id of a special token other than the unknown token; this is

@@ -1,4 +1,5 @@
-"""Versions of ray, torch and pyarrow with known security advisories.
+"""Security advisories for ray, torch and pyarrow, and a check that refuses installed versions that they
+affect.
 
 CVE-2023-48022 is not listed, because no version fixes it: anyone who can reach a Ray cluster without token
 authentication can run code on it. See docs/security.md.
@@ -13,7 +14,9 @@ from gristmill.errors import UserError
 
 @dataclass(frozen=True)
 class Advisory:
-    """One security advisory. Versions of `distribution` in [since, fixed) are affected."""
+    """One security advisory. `since` is the first affected version of the package `distribution`, and `fixed`
+    is the first version with the fix.
+    """
 
     id: str
     distribution: str

@@ -1,4 +1,4 @@
-"""How many tokens a model of the library `transformers` can read at once."""
+"""The maximum input length, in tokens, of a model of the library `transformers`."""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""Find the code behind a user's class or function: the version and the source on which its results depend."""
+"""Identify the code of a user's class or function by the versions of its distributions and a digest of its
+source, and check that a worker has the same code.
+"""
 
 import inspect
 import sys

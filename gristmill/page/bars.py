@@ -42,8 +42,8 @@ def stacked_bars(label: str, names: Sequence[str], series: Sequence[tuple[str, s
 
 @dataclass(frozen=True)
 class Panel:
-    """One measure, drawn as bars. `values` is indexed by [series][group]; no bar is drawn for None. A
-    logarithmic axis needs at least one positive value.
+    """One panel of a bar chart, which shows one measure. `values` is indexed by [series][group]; no bar is
+    drawn for None. A logarithmic axis needs at least one positive value.
     """
 
     title: str

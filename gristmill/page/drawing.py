@@ -1,5 +1,5 @@
-"""Inline SVG drawings, measured in CSS pixels. Colours are the variables of `page.css`, so that one drawing
-works in light mode, in dark mode and in print.
+"""Inline SVG drawings, and the colours, ticks and text widths that charts need. Lengths are in CSS pixels.
+Colours are variables of `page.css`, so that one drawing works in light mode, in dark mode and in print.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Format numbers and names for pages. A missing value is `–`."""
+"""Format numbers, sizes, times and names for pages. A missing value is shown as `–`."""
 
 from datetime import UTC, datetime
 

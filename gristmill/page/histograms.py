@@ -1,5 +1,5 @@
-"""Histograms in rows on a common axis. Each row shows all documents, the kept documents in front of them, and
-the bounds of filters.
+"""Charts of histograms, one per row, above a common axis. Each row shows all documents, the kept documents in
+front of them, and the bounds of filters.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Line charts: curves over steps or thresholds, with single points and markers of events."""
+"""Line charts: curves over steps or thresholds, with dots, shaded bands and markers of events."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,8 +17,9 @@ _LOGARITHMIC = 30.0  # minimum ratio of the highest to the middle value for a lo
 
 @dataclass(frozen=True)
 class Series:
-    """One series of a line chart: points (x, y), ordered by x, each with a dot on the line if `dotted`.
-    `number` determines the colour and the dashes. A `band` of (x, low, high) is shaded behind the line.
+    """One series of a line chart. `points` are (x, y), ordered by x; if `dotted`, each also gets a dot.
+    `number` determines the colour and the dashes. `band` lists (x, low, high); the area between low and high
+    is shaded behind the line.
     """
 
     number: int

@@ -1,5 +1,5 @@
-"""Render HTML pages. A template is filled in with escaped values and becomes one file without scripts or
-external resources.
+"""Render HTML pages from templates. Values are escaped, and a page is one file without scripts or external
+resources.
 """
 
 import re

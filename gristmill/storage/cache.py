@@ -2,8 +2,9 @@
 inputs. Because of these names, no entry can be stale.
 
 The cache is in $GRISTMILL_CACHE (default: gristmill below the user's cache directory), and its limit is
-$GRISTMILL_CACHE_BYTES (default: 20 GiB). A process checks the limit when it first adds a file and after every
-1 % of the limit that it adds, and evicts the least recently used files.
+$GRISTMILL_CACHE_BYTES (default: 20 GiB). A process checks the size of the cache when it first adds a file,
+and again whenever it has added another 1 % of the limit. If the cache exceeds the limit, the least recently
+used files are evicted.
 """
 
 import errno

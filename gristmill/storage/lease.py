@@ -3,8 +3,8 @@
 A lease is a small file, `.lease`, with a counter that its holder increments every few seconds. Another
 process watches the file and measures time with its own monotonic clock. While the bytes keep changing, the
 holder is alive; after a timeout without a change, the lease may be taken over. Neither the clocks of two
-machines nor file times are ever compared. The lease of a holder that is known to be dead may be taken over at
-once, but only the death of processes of the same machine, boot and process namespace can be known.
+machines nor file times are ever compared. If the holder is known to be dead, its lease may be taken over at
+once; this can be known only on the same machine, in the same boot and process namespace.
 
 A lease saves work and does not guarantee exclusion. It can be lost when its holder is suspended or the store
 does not answer, and two processes may both acquire it at the same instant. Writes under a lease must
@@ -33,7 +33,9 @@ Say = Callable[[str], None]
 
 @dataclass
 class Lease:
-    """A lease that this process holds. `work` says what the process is doing, such as `building`."""
+    """A lease that this process holds on a directory. `path` is the lease file, and `work` says what the
+    process is doing in the directory, such as `building`.
+    """
 
     path: Location
     work: str

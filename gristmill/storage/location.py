@@ -1,6 +1,6 @@
-"""Location: the interface for a file or directory of a corpus, on a local disk or in an object store.
+"""Location: the interface of files and directories, on a local disk or in an object store.
 
-Code that needs a local file takes a `pathlib.Path`: a LocalPath is a Path, a RemotePath is not.
+Code that needs a local file takes a `pathlib.Path`. A LocalPath is a Path; a RemotePath is not.
 """
 
 from abc import ABC, abstractmethod
@@ -26,8 +26,8 @@ temporary files, or the directory, can therefore be sure that the file will not 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """The record of a finished file. `xxh3_128` is the hash of its content in hex. In a manifest, the path is
-    relative to the manifest's directory.
+    """The path, size and hash of a finished file. `xxh3_128` is the hash of the content in hex. In a
+    manifest, `path` is relative to the manifest's directory.
     """
 
     path: str
@@ -50,7 +50,9 @@ class Status(Protocol):
 
 
 class Location(ABC):
-    """A file or directory. Names, listings and reads resemble those of `pathlib.Path`."""
+    """A file or directory on a disk or in an object store. Names, listings and reads resemble those of
+    `pathlib.Path`.
+    """
 
     __slots__ = ()
 

@@ -1,6 +1,6 @@
 """RemotePath: a file in an object store, or a prefix that looks like a directory.
 
-An upload puts a file under its final name, and the file appears whole or not at all.
+An upload writes directly to the final name; the file appears whole or not at all.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,8 +35,8 @@ class _Status(NamedTuple):
 @final
 @dataclass(frozen=True)
 class RemotePath(Location):
-    """A file or prefix in an object store: its URL without a trailing slash, and the options for opening the
-    store.
+    """A file or prefix in an object store. `url` has no trailing slash; `remote` holds the options for
+    opening the store.
     """
 
     url: str

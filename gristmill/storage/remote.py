@@ -1,8 +1,8 @@
 """Files behind URLs, in object stores and on web servers. Only this file imports fsspec.
 
-A URL is opened only if the configuration allows its scheme, and only at public addresses unless the
-configuration says otherwise. Addresses are checked before the first connection and, for S3 and HTTP, again
-for every socket, so that neither a redirect nor a changed DNS answer can lead to a private address.
+A URL is opened only if the configuration allows its scheme. Addresses that are not public are refused, unless
+the configuration allows them. They are checked before the first connection and, for S3 and HTTP, again for
+every socket, so that neither a redirect nor a changed DNS answer can lead to a private address.
 """
 
 import errno
@@ -74,8 +74,8 @@ class Remote:
 
 
 class Facts(NamedTuple):
-    """Facts about a remote file: its size in bytes, and an ETag, hash or time that changes with its content
-    (None if the store gives none).
+    """The size of a remote file in bytes, and its version: an ETag, hash or time that changes with the
+    content, or None if the store gives none.
     """
 
     size: int

@@ -1,7 +1,7 @@
 """Calls to object stores and web servers, with timeouts, retries and our own errors.
 
-The libraries keep waiting while any bytes arrive, however few. Here, the time limit of a call grows with the
-number of bytes that it transfers.
+The libraries wait as long as any bytes arrive, however slowly. Here, each call has a time limit, which grows
+with the number of bytes that it transfers.
 """
 
 import errno

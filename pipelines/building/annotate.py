@@ -25,8 +25,9 @@ from pipelines.planning.poison import unwrapped
 
 @dataclass(frozen=True)
 class StageWork:
-    """One stage's share of a task. With `where`, the stage receives only the documents that the steps up to
-    and including `where` keep. `visible` are the names of the steps whose columns the stage may read.
+    """One stage's share of a task. If `where` is given, the stage receives only the documents that the steps
+    up to and including `where` keep. `visible` lists the steps whose columns the stage may read. `code` is
+    the result of `provenance` on the machine that planned the build.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Run and publish every step of a plan that is not published.
+"""Run and publish the unpublished steps of a plan, and publish the corpus.
 
 Part stages whose inputs are available are fused into one task per part, which reads the text once.
 """

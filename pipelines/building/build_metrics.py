@@ -24,7 +24,7 @@ METRICS = (
 
 
 class BuildMetrics:
-    """The metrics of one build of a corpus."""
+    """Records the metrics of one build of a corpus."""
 
     def __init__(self, corpus: str) -> None:
         self._exporter = Exporter(METRICS, corpus=corpus)

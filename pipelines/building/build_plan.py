@@ -1,5 +1,5 @@
-"""The plan of a build as a value: which steps are finished, which will run and why, and the time and space
-that the build is expected to take.
+"""Plan a build without running it: find out which steps are finished, which will run and why, and estimate
+the time and space that the build will take.
 """
 
 from collections.abc import Sequence

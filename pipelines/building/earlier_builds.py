@@ -1,10 +1,10 @@
 """Earlier builds of a corpus: manifests that later builds replaced. With them, `diff` compares a corpus with
 an earlier state of itself.
 
-A replaced manifest is kept next to the manifest of the corpus under a name such as
-`earlier-0007-1a2b3c4d5e6f.json`, with a running number and the first 12 digits of its fingerprint. The steps
-of an earlier build stay in place until `gc` removes them. `gc` keeps the last earlier build, or as many as
-the user asks for, and removes the manifests of the others. `forget` removes all earlier builds, because it
+A replaced manifest is kept next to the manifest of the corpus. Its name, such as
+`earlier-0007-1a2b3c4d5e6f.json`, contains a running number and the first 12 digits of its fingerprint. The
+steps of an earlier build stay in place until `gc` removes them. `gc` keeps the last earlier build, or as many
+as the user asks for, and removes the manifests of the others. `forget` removes all earlier builds, because it
 rewrites only the steps of the published corpus.
 """
 
@@ -28,8 +28,8 @@ Place = TypeVar("Place", bound=Location)
 
 @dataclass(frozen=True)
 class EarlierBuild(Generic[Place]):
-    """A kept manifest of an earlier build. `number` counts up from 1, and `fingerprint` has the first 12
-    hexadecimal digits.
+    """An earlier build whose manifest is kept, in `file`. `number` counts up from 1, and `fingerprint` is the
+    first 12 hexadecimal digits of the manifest's fingerprint.
     """
 
     number: int
@@ -128,4 +128,4 @@ def _steps(manifest: CorpusManifest) -> list[str]:
 
 
 class _IncompleteError(Exception):
-    """Raised if a step of the build to keep is missing."""
+    """A step of the build to keep is missing."""

@@ -1,4 +1,6 @@
-"""A rehearsal: a build of a share of the records, in a separate directory, to estimate the whole build."""
+"""Configure a rehearsal: a build of a share of the records in a separate directory, to estimate the
+documents, text and tokens of the whole corpus.
+"""
 
 from dataclasses import replace
 

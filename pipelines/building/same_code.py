@@ -1,6 +1,4 @@
-"""Check on every worker that a corpus stage of another package has the same code as on the machine that
-planned the build.
-"""
+"""Check that every worker has the same code of a user's corpus stage as the machine that planned the build."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +10,8 @@ from pipelines.contracts.stage import Cluster, CorpusStage, Item, Result
 
 @dataclass(frozen=True)
 class SameCodeCluster:
-    """A cluster whose tasks first check the code of a stage on their worker. `code` is the result of
-    `provenance` on the machine that planned the build.
+    """A cluster on which each task first checks that its worker has the same code for `stage` as the machine
+    that planned the build. `code` is the result of `provenance` on that machine.
     """
 
     cluster: Cluster

@@ -1,4 +1,6 @@
-"""Labelled documents as rows of numbers, for models of columns and of embeddings."""
+"""Labelled documents as rows of numbers, on which models of columns or of embeddings are trained, and the
+files from which labels are read.
+"""
 
 import gzip
 import zlib
@@ -31,8 +33,8 @@ the place of its label, such as `FILE:LINE`.
 
 
 class DocumentNumbers(Protocol):
-    """The numbers of a document that a model reads: several columns with one number each, or one column with
-    a vector.
+    """Where a model finds the numbers of a document: in several columns with one number each, or in one
+    column with a vector.
     """
 
     @property
@@ -59,7 +61,7 @@ class DocumentNumbers(Protocol):
 
 @dataclass(frozen=True)
 class NumberColumns:
-    """Columns of numbers or booleans."""
+    """`DocumentNumbers` from several columns of numbers or booleans."""
 
     names: tuple[str, ...]
 
@@ -78,10 +80,10 @@ class NumberColumns:
 
 @dataclass(frozen=True)
 class ColumnExamples:
-    """Labelled documents, sorted by a hash of their ids. `values` is float64 [n, width] with NaN for a
-    missing number, `targets` is float64 [n], and `positive` and `held_out` are bool [n]. `sources`, int64
-    [n], has the index of each document's source in `names`. `facts` has, for each class, the entries of its
-    sources in metrics.json.
+    """Labelled documents, sorted by a hash of their ids. `values` is float64 [n, width], with NaN for missing
+    numbers. `targets` is float64 [n]; `positive` and `held_out` are bool [n]. `sources`, int64 [n], holds the
+    index in `names` of each document's source. `facts` maps each class to the entries for its sources in
+    metrics.json.
     """
 
     columns: tuple[ModelColumn, ...]
@@ -270,7 +272,7 @@ def _kept_rows(corpus: Corpus, source: str, numbers: DocumentNumbers, highest: i
 
 
 class _Definitions:
-    """The definitions that each column has had in the sources seen so far."""
+    """The different definitions of each column in the sources added so far."""
 
     def __init__(self, numbers: DocumentNumbers) -> None:
         self.numbers = numbers

@@ -1,5 +1,5 @@
-"""Fit models of columns and of embeddings: logistic regression with constrained signs, ridge regression, and
-boosted trees.
+"""Fit models of columns and of embeddings: logistic regression, which can fix the signs of coefficients,
+ridge regression, and boosted trees.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _STEPS, _SWEEPS, _CONVERGED = 200, 1000, 1e-10
 
 @dataclass(frozen=True)
 class RegressionKnobs:
-    """Arguments of the method `regression`."""
+    """Arguments of the method `regression` (logistic regression)."""
 
     l2: float = 1.0
     """L2 penalty, above 0: half of this times the sum of the squared weights of the standardised columns is
@@ -58,7 +58,9 @@ class BoostedKnobs:
 
 @dataclass(frozen=True)
 class Fit:
-    """A model to be fitted. `signs` has the sign of each column's effect: 1, -1, or 0 for either."""
+    """The settings for fitting a model. `signs` restricts the sign of each column's effect: 1, -1, or 0 for
+    either.
+    """
 
     method: Method
     columns: tuple[ModelColumn, ...]

@@ -1,8 +1,8 @@
 """Train and score fastText models for `classifier train`, including models with one source left out.
 
-If the classes come from different sources, a classifier can learn the source instead of the class: a
-template, a date, a domain name. Held-out documents of the same sources do not reveal this, but those of a
-source left out of training do.
+If the classes come from different sources, a classifier can learn to recognise the source (a template, a
+date, a domain name) instead of the class. Held-out documents of the sources it was trained on do not reveal
+this; documents of a source left out of training do.
 """
 
 import itertools
@@ -75,7 +75,7 @@ class FastTextKnobs:
 
 @dataclass(frozen=True)
 class Example:
-    """A sampled document as fastText reads it."""
+    """A sampled document, with its text as the line that fastText reads."""
 
     order: int  # hash of its id, which decides the sampling
     split: int  # hash of its text, which decides the held-out split

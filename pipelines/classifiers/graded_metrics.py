@@ -1,5 +1,5 @@
-"""Agreement of predicted scores with a judge's scores: rank correlation, errors, F1 at a threshold,
-calibration.
+"""Measure how well predicted scores agree with a judge's: rank correlation, ROC-AUC, mean absolute error,
+precision, recall and F1 at a threshold, and calibration.
 """
 
 from typing import Any

@@ -1,4 +1,6 @@
-"""Scores that a large model, or people, gave to documents, read from JSON lines, CSV or Parquet."""
+"""Read the scores that a judge, such as a large model or people, gave to documents, from JSON lines, CSV or
+Parquet.
+"""
 
 import csv
 import gzip

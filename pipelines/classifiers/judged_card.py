@@ -1,4 +1,4 @@
-"""The model card of a model that predicts a judge's scores, as Markdown."""
+"""Write the model card, in Markdown, of a model that predicts a judge's scores."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,6 @@
-"""Measure, for each source, how well a model agrees with a judge, and how well a model trained without the
-source does. The comparison shows whether the model learned the score or the source.
+"""Measure, for each source, how well a model agrees with a judge, and how well a model trained without that
+source does. The comparison shows whether the model learned the score or the source. Also count the kept
+documents that have no score.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +23,9 @@ _COMPARED = ("spearman", "f1")
 
 @dataclass(frozen=True)
 class JudgedDocuments:
-    """Held-out documents with their judged scores, float64 [n], and their sources, int64 [n], as indexes into
-    `names`. Documents with a score of `threshold` or more are good. `probabilities` says whether a model
-    predicts the probability that a document is good.
+    """Judged documents that are held out to evaluate models. `judged` contains their scores, float64 [n], and
+    `sources` the indexes of their sources in `names`, int64 [n]. Documents with a score of `threshold` or
+    more are good. `probabilities` says whether a model predicts the probability that a document is good.
     """
 
     judged: np.ndarray

@@ -1,11 +1,11 @@
 """`classifier train`: train a classifier of texts, columns or embeddings on documents of built corpora, with
-metrics and a model card. This file reads the configuration of every kind, writes the output directory, and
-trains classifiers of texts with two classes, using fastText.
+metrics and a model card. This module reads the configuration of every kind, writes the output directory, and
+itself trains the kind `fasttext`: classifiers of texts with two classes.
 
 For a classifier of texts, the output directory holds model.bin, metrics.json (configuration, sources,
 metrics, checksum) and MODEL_CARD.md. The selection of documents and the held-out split are deterministic.
-Training uses several threads and is not deterministic: the checksum identifies the model, but training again
-gives a different model.
+Training uses several threads and is not: the checksum identifies the model, but training again gives a
+different one.
 """
 
 import tempfile
@@ -65,8 +65,8 @@ CARD = "MODEL_CARD.md"
 
 @dataclass(frozen=True)
 class ClassifierConfig:
-    """The YAML of a classifier of kind `fasttext`: its positive and negative documents, and how it is
-    trained.
+    """The configuration, in YAML, of a classifier of kind `fasttext`: its positive and negative documents,
+    and how it is trained.
     """
 
     output: str

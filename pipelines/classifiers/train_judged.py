@@ -103,7 +103,7 @@ class JudgedClassifierConfig:
 @dataclass(frozen=True)
 class JudgedTexts:
     """Judged documents, sorted by a hash of their ids. `scores` is float64 [n] and `held_out` bool [n]. The
-    sources of `examples` are indexes into `names`. `facts` has, for each class, the entries of its sources in
+    `source` of an example is an index into `names`. `facts` maps each class to the entries of its sources in
     metrics.json, which also count judged documents that were not sampled.
     """
 

@@ -28,8 +28,8 @@ class LocalCluster:
     """A cluster that runs every task in this process, one after another, for tests, debugging and use without
     Ray.
 
-    `memory` is the limit for a task in bytes. `peak_bytes` is the highest peak memory of a task since the
-    caller last set it to 0.
+    `memory` is the memory limit of a task in bytes; None sets no limit. `peak_bytes` is the highest peak
+    memory of a task since the caller last set it to 0.
     """
 
     progress: Progress = no_progress

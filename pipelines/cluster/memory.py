@@ -1,4 +1,6 @@
-"""Measure the memory of tasks as the kernel counts it, and enforce a limit on it."""
+"""Measure and limit the memory of tasks, as the kernel counts it, and keep Arrow from importing pandas
+needlessly.
+"""
 
 import importlib.util
 import resource
@@ -75,9 +77,9 @@ def leave_pandas_out() -> None:
 
 
 class _LaterPandas(MetaPathFinder):
-    """An import hook that makes imports of pandas fail as long as `hides` is set. After that, pandas can be
-    imported, and Arrow is told: otherwise, `pa.array` would not know a Series, and would turn its missing
-    values into NaN instead of null.
+    """An import hook that makes imports of pandas fail as long as `hides` is set. When pandas is imported
+    later, the hook makes Arrow look for it again; otherwise, `pa.array` would not recognise a Series, and
+    would turn its missing values into NaN instead of null.
     """
 
     hides = True
@@ -104,8 +106,8 @@ class _LaterPandas(MetaPathFinder):
 
 class Measured(NamedTuple, Generic[Result]):
     """The result of a task. `peak` is the peak resident memory of its process in bytes (0 if unknown).
-    `spent` has the processor time of the process by purpose, in seconds, since the last call of
-    `take_account`.
+    `spent` maps each purpose to the processor time in seconds that the process has used for it since the
+    previous call of `take_account`.
     """
 
     result: Result

@@ -64,11 +64,11 @@ def _full_temporary_directory() -> str | None:
 class RayCluster:
     """A cluster that runs tasks as Ray Core tasks of one CPU each.
 
-    With an `address`, or RAY_ADDRESS in the environment, it joins the cluster and uses all of its CPUs, even
-    when nodes come and go. Otherwise it starts Ray on this machine with `workers` CPUs.
+    With an `address`, or RAY_ADDRESS in the environment, it joins that Ray cluster and uses all of its CPUs;
+    nodes may come and go. Otherwise it starts Ray on this machine with `workers` CPUs.
 
-    `memory` is the limit of a task at its first attempt, in bytes. By default it is the lowest memory per CPU
-    of any node, but at least LEAST, and more if there are fewer tasks than CPUs.
+    `memory` is the memory limit of a task at its first attempt, in bytes. By default it is the lowest memory
+    per CPU of any node, but at least LEAST, and more if there are fewer tasks than CPUs.
     """
 
     workers: int

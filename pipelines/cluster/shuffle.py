@@ -32,7 +32,7 @@ _RECORDS = pa.schema([("path", pa.string()), ("bytes", pa.int64()), ("xxh3_128",
 
 @dataclass(frozen=True)
 class FileList:
-    """The files that one phase of a step wrote, in order. The list itself is stored in a file."""
+    """The files that one phase of a step wrote, in order. `record` is the file that stores the list itself."""
 
     directory: Location
     record: FileRecord
@@ -111,7 +111,8 @@ def scatter_rows(table: pa.Table, partition: np.ndarray, partitions: int) -> Con
 
 class _Rows(NamedTuple):
     """One partition of a file. `head` is the head of the file's stream, which holds the schema; `data` is the
-    partition's record batch, empty if the partition has no rows.
+    partition's record batch, empty if the partition has no rows; `partitions` is the number of partitions in
+    the file.
     """
 
     head: bytes

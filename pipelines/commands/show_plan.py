@@ -1,4 +1,4 @@
-"""Print the plan: the sources, the table of steps, warnings, and the forecast."""
+"""Print the plan: the sources, the table of steps, warnings and notices, and the forecast."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,10 +1,10 @@
-"""A submission to a Ray cluster: a command, the files that it runs from, and an id that is always the same
-for the same work.
+"""A submission to a Ray cluster: a command, the files that it needs, and an id that is always the same for
+the same work.
 
 Nothing here talks to a cluster. The submission id includes a fingerprint of the command, the contents of the
 configuration files and uploaded files that it names, the code, and the slot of the schedule if there is one.
-Submitting the same work again therefore finds the existing job. Environment variables are passed on only if
-they are requested by name and are listed in ENVIRONMENT, because everyone who can see a job can read them.
+Submitting the same work again therefore finds the existing job. An environment variable is passed on only if
+it is requested by name and listed in ENVIRONMENT, because everyone who can see a job can read its variables.
 """
 
 import argparse
@@ -46,7 +46,7 @@ _LARGEST = 5  # files named when an upload is too big
 
 @dataclass(frozen=True)
 class Upload:
-    """The files that a job runs from, as (path relative to `directory`, size in bytes). `left_out` are the
+    """The files that a job runs from, as (path relative to `directory`, size in bytes). `left_out` lists the
     symbolic links that `collect` does not follow.
     """
 
@@ -63,11 +63,11 @@ class Upload:
 
 @dataclass(frozen=True)
 class Work:
-    """A command to run as a job, and the digests that identify it. `slot` names the run of a schedule that
-    the job is for, such as 2026-11-21.
+    """A command to run as a job, and the digests that identify it. `slot` names the scheduled run that the
+    job is for, such as 2026-11-21.
 
-    `words` is a digest of the command alone. `key` is a digest of the command, of the YAML files and the
-    uploaded files that it names, and of the code.
+    `words` is a digest of the command alone. `key` is a digest of the command, the YAML files and uploaded
+    files that it names, and the code.
     """
 
     command: tuple[str, ...]

@@ -1,4 +1,5 @@
-"""Documents: the Arrow schema of a document part, and ids that survive moving the data.
+"""Documents: the Arrow schemas of document parts, quarantines and file indexes, the test for empty texts, and
+ids that survive moving the data.
 
 An id is 16 bytes: the big-endian 64-bit key of a file, then the big-endian 64-bit number of the record within
 that file, counting from 0. The key is xxh3_64 of `source NUL path`, where the path is relative to the

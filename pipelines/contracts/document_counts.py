@@ -1,4 +1,6 @@
-"""Counts of documents, or of records in a read step."""
+"""Count the documents of a part or a source, or the records of a read step: how many arrived, were kept, were
+dropped and were quarantined.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -43,8 +45,8 @@ class Counts:
 
 @dataclass(frozen=True)
 class ReadCounts(Counts):
-    """Counts of a read step, in records rather than documents. `replaced` has the number of `user_names` and
-    of `urls` that were replaced in tweets.
+    """Counts of a read step, in records rather than documents. `replaced` counts the `user_names` and `urls`
+    that were replaced in tweets. `control_characters` counts those that normalisation removed or replaced.
     """
 
     decoded_bytes: int = 0

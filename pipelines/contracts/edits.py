@@ -235,8 +235,8 @@ def map_back(applied: pa.Array, edits: pa.Array) -> pa.Array:
 
 
 class _Places(NamedTuple):
-    """Edits of all rows (`row`, `start`, `end`), and where their replacements lie in the edited text (`low`,
-    `high`); all int64 [edits].
+    """The edits of all rows: the row, the edited range `start` to `end` in the stored text, and the range
+    `low` to `high` of its replacement in the edited text; all int64 [edits].
     """
 
     row: np.ndarray

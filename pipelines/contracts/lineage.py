@@ -1,7 +1,8 @@
 """Lineage: find a document's history from its id, using only the published corpus directory.
 
 The corpus manifest names its steps. The read step's file index leads from an id to the part and row of a
-document, or to the quarantine. The manifest of each step names the file with its columns for that part.
+document, or to the quarantine. Each step's manifest names the file with the columns that the step wrote for
+that part.
 """
 
 import difflib
@@ -70,8 +71,8 @@ class PublishedStep:
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a record: its number `record`, counted from 0, in the file or archive member `path` of
-    `source`.
+    """Where a record comes from: its number `record`, counted from 0, in the file or archive member `path` of
+    `source`. `id` is the binary form of the document id.
     """
 
     id: bytes
@@ -87,7 +88,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Located(Origin):
-    """A document: row `row` of a part that carries the annotations of all steps."""
+    """A document and where it is stored: in row `row` of `part`, which carries the annotations of all steps."""
 
     part: Part
     row: int
@@ -95,7 +96,9 @@ class Located(Origin):
 
 @dataclass(frozen=True)
 class Quarantined(Origin):
-    """A record that was set aside when it was read, or whose document was forgotten."""
+    """A record that was set aside when it was read, or whose document was forgotten later. `bytes` is its
+    size, None if unknown.
+    """
 
     reason: str
     bytes: int | None

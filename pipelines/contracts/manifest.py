@@ -1,4 +1,4 @@
-"""Manifests describe published steps and published corpora. A step without a manifest does not exist.
+"""Manifests describe published steps and published corpora. A step without a manifest is not published.
 
 A step's directory holds `manifest.json` (written last), the step's files and, while the step is being built,
 `units/` with one receipt per finished unit of work. Times, hosts and rates go to `run.json`, never into a
@@ -38,7 +38,9 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class PartRecord:
-    """A part of a step. `text_bytes` is 0 for annotation parts."""
+    """One part of a step: its source, its index in the source, its size and its file. `text_bytes` is the
+    size of its texts; it is 0 for annotation parts.
+    """
 
     source: str
     index: int
@@ -94,10 +96,10 @@ class Receipt:
 class StepOutput:
     """The directory of a step that is being built. It is picklable, so that tasks can commit their own units.
 
-    `inputs` has the directories of the steps whose files or facts this step reads. Its keys are the step
+    `inputs` maps the steps whose files or facts this step reads to their directories. Its keys are the step
     names of `StepFiles` in the stage's `reads()` and the names in its `derived_steps()`. `mark` is the mark
-    of the tombstone under which the step is built. Receipts with another mark are ignored, and files are
-    written only after a check that no further documents have been forgotten.
+    of the tombstone under which the step is built. Receipts with another mark are ignored, and before a file
+    is written, a check ensures that no further documents have been forgotten.
     """
 
     root: Location
@@ -370,7 +372,9 @@ def _load_step(root: Location, name: str) -> StepManifest:
 
 @dataclass(frozen=True)
 class CorpusManifest:
-    """The manifest of a published corpus. It names all files that a trainer needs."""
+    """The manifest of a published corpus: its configuration, sources, shard sets, steps, funnel and mixtures.
+    It names all files that a trainer needs.
+    """
 
     corpus: str
     fingerprint: str

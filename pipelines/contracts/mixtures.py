@@ -1,5 +1,5 @@
-"""Mixture weights by strategy. A build publishes weights as suggestions; a trainer computes weights for its
-own token budget.
+"""Three strategies for mixture weights: proportional, temperature and UniMax. A build publishes the weights
+as suggestions; a trainer computes weights for its own token budget.
 """
 
 from collections.abc import Mapping

@@ -1,5 +1,5 @@
-"""Parts. A part is one file of a source's documents; the columns that steps add to these documents are stored
-in separate files, which `Part` aligns by row.
+"""Parts of a corpus, each one file of a source's documents. The columns that steps add to these documents are
+stored in separate files, which `Part` aligns by row.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ DOCUMENT_COLUMNS = ("id", "text", "source", "url", "meta")
 
 @dataclass(frozen=True)
 class Annotation:
-    """The columns that one step wrote for one part, in `file` or in memory (`table`)."""
+    """The columns that one step wrote for one part, stored in `file` or held in memory as `table`."""
 
     step: str
     directory: Location
@@ -45,9 +45,10 @@ class Annotation:
 class Part:
     """A document part with some or all of its annotations, in the order of the steps.
 
-    `documents` is the file of the document columns in `directory`, and `schema` has their types. `types` has
-    the type of every annotation column of the build, and `order` the names of its steps. `loaded` holds the
-    document columns if a task has already read them.
+    `documents` is the file of the document columns in `directory`, and `schema` gives their types. `types`
+    gives the type of every annotation column of the build, and `order` the names of its steps. `loaded` holds
+    the document columns if a task has already read them. `given` is the configured split of the source, if
+    any.
     """
 
     source: str

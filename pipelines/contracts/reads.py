@@ -1,4 +1,6 @@
-"""The inputs of a stage. A plan resolves them to earlier steps."""
+"""The inputs that a stage can declare: texts, columns, drops, files of earlier steps, tokenizer shares and
+given splits. A plan finds the steps that provide them.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -56,7 +58,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class StepFiles:
-    """The files of an earlier corpus step."""
+    """The files of the earlier corpus step named `step`."""
 
     step: str
 
@@ -70,8 +72,8 @@ class TokenizerShares:
 
 @dataclass(frozen=True)
 class GivenSplits:
-    """The split that a source comes with, read from `Part.splits`. With `required`, at least one source must
-    come with a split.
+    """The splits that sources come with, which a stage reads from `Part.splits()`. With `required`, at least
+    one source must come with a split.
     """
 
     required: bool = False

@@ -12,7 +12,7 @@ from pipelines.contracts.stage import Stage
 
 @dataclass(frozen=True)
 class ReadsText(Stage):
-    """A stage that reads one text of each document."""
+    """The base class of stages that read one text of each document, chosen by the knob `text`."""
 
     text: str = field(default="text", kw_only=True)
     """The text to read: `text`, as stored; `edited_text`, with the edits of all earlier steps; `text@STEP`,
@@ -39,7 +39,9 @@ class ReadsText(Stage):
 
 @dataclass(frozen=True)
 class MeasuresText(ReadsText):
-    """A stage that measures a text. The names of its columns are fixed, except for a `prefix`."""
+    """The base class of stages that measure a text. The names of their columns are fixed, except for a
+    `prefix`.
+    """
 
     prefix: str = field(default="", kw_only=True)
     """Prefix of the column names, needed if two texts are measured: `{text: edited_text, prefix: edited_}`

@@ -54,7 +54,9 @@ class ShardRecord:
 
 @dataclass(frozen=True)
 class TokenizerRecord:
-    """The tokenizer of a shard set. `path` is that of tokenizer.json, relative to the corpus directory."""
+    """The tokenizer of a shard set. `path`, `bytes` and `xxh3_128` are those of its tokenizer.json; the path
+    is relative to the corpus directory.
+    """
 
     path: str
     bytes: int
@@ -71,8 +73,8 @@ class TokenizerRecord:
 
 @dataclass(frozen=True)
 class ShardSet:
-    """All shards made with one tokenizer. `dtype` is uint16 or uint32; `columns` are the optional columns
-    written.
+    """All shards made with one tokenizer. `dtype`, the type of the stored tokens, is uint16 or uint32;
+    `columns` names the optional columns that were written.
     """
 
     tokenizer: TokenizerRecord

@@ -1,5 +1,5 @@
-"""Stages: frozen dataclasses whose fields are their knobs. A stage declares what it reads and the columns it
-writes.
+"""Stages, and the interface of the clusters that run their tasks. A stage is a frozen dataclass whose fields
+are its knobs; it declares what it reads and the columns it writes.
 """
 
 import functools
@@ -30,7 +30,7 @@ def library_versions(*distributions: str) -> dict[str, str]:
 
 
 class Cluster(Protocol):
-    """Runs tasks, in this process or on Ray. Both implementations are in pipelines/cluster."""
+    """An executor of tasks. Both implementations, in this process and on Ray, are in pipelines/cluster."""
 
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]

@@ -6,9 +6,9 @@ step, with the reason `forgotten`, so every count still adds up. The tombstone (
 first, so the same command resumes after a kill, and later builds in this directory do not read the records
 that the tombstone lists.
 
-Variants of the corpus are removed; the command that built a variant builds it again. Steps that the corpus
-does not use and earlier builds are removed as well, and so is the search index of each part that held a
-forgotten document; `index` writes it again.
+Variants of the corpus are removed; the command that built a variant builds it again. Earlier builds, and
+steps that the corpus does not use, are removed as well. So is the search index of each part that held a
+forgotten document; the command `index` writes it again.
 
 Three things remain: decisions about other documents (a copy that was dropped in favour of a forgotten
 document stays dropped), what was learned from many documents (the tokenizer), and ids, which consist of a

@@ -1,5 +1,5 @@
 """Compare rule sets on a built corpus: which documents each set drops, and how far the sets agree. The
-comparison is exact, and covers documents whether or not the corpus keeps them.
+comparison is exact, and includes documents that the corpus does not keep.
 """
 
 import heapq

@@ -1,5 +1,5 @@
-"""Export the matches of evaluation items that `decontaminate` steps found in a corpus, one JSON line for
-each.
+"""Export the matches of evaluation items that `decontaminate` steps found in a corpus, as JSON lines, and
+print how many items were found.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""The history of one document as values: its origin, what every step wrote about it, and whether it was kept."""
+"""The history of one document as Python values: where it came from, what each step wrote about it, and why it
+was dropped or quarantined, if it was.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

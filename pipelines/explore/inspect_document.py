@@ -1,6 +1,6 @@
-"""Inspect a published corpus: the full history of one document, or a sample of the documents or records that
-were dropped or set aside (quarantined) for a reason. All output is escaped, so that no document can control
-the terminal.
+"""Inspect a published corpus: show the full history of one document, or samples of the documents that a rule
+dropped and the records that were set aside (quarantined) for a reason. All output is escaped, so that no
+document can control the terminal.
 """
 
 import difflib

@@ -1,10 +1,10 @@
-"""Set thresholds by language from the columns of a built corpus, as FineWeb2 does (Penedo et al. 2025, arXiv
-2506.20920).
+"""Compute thresholds by language from the columns of a built corpus, as FineWeb2 does (Penedo et al. 2025,
+arXiv 2506.20920).
 
 - Language score (section 4.2): for each language, the median of the scores minus their standard deviation, limited
   to the range from 0.3 to 0.9.
 - Quality and repetition (section 4.4.2): bounds that were made for English are transferred to the distribution of
-  each language, by the method that did best for the family of rules in the paper's ablations (appendix A.7.2).
+  each language. Each family of rules uses the method that did best for it in the paper's ablations (appendix A.7.2).
 """
 
 from collections.abc import Mapping, Sequence

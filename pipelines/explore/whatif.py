@@ -1,5 +1,5 @@
-"""Estimate the effect of other thresholds: how many documents and bytes of each source the changed filters
-would keep and drop. Nothing is built, and other steps, such as deduplication, are not considered.
+"""Estimate the effect of changed filter thresholds: how many documents and bytes each source would gain or
+lose. Nothing is built, and later effects, such as on deduplication, are not considered.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,6 @@
-"""The directory of an export, which is complete once it has an `export.json`."""
+"""Create the directory of an export, record its finished files so that an interrupted export can continue,
+and complete it. A complete export has an `export.json`.
+"""
 
 import platform
 import zlib

@@ -1,5 +1,5 @@
-"""Write the files of an export, several at a time, and continue where an earlier run ended. The bytes of a
-file do not depend on the process that writes it.
+"""Write the files of an export, several at a time, and continue where an interrupted run stopped. The bytes
+of a file do not depend on the process that writes it.
 """
 
 import os

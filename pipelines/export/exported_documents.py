@@ -1,4 +1,4 @@
-"""The documents of an export as tables: the kept documents, with edited text, redacted fields and chosen
+"""Tables of the documents to export: those that no step dropped, with edited text, redacted fields and chosen
 columns.
 """
 

@@ -1,4 +1,4 @@
-"""What an export of texts leaves out, and why."""
+"""What an export leaves out and why, and how much personal data in it was replaced."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """Chunks of litdata (https://github.com/Lightning-AI/litdata), as its `TokensLoader` reads them.
 
-A chunk begins with the number of documents, followed by the file offset of each document and of the end, all
-uint32. The token ids of the documents follow. `TokensLoader` reads blocks of `block_size` token ids and skips
-an incomplete block at the end of a chunk.
+A chunk begins with the number of documents, the file offset of each document and the offset of the end of the
+chunk, all uint32. The token ids of the documents follow. `TokensLoader` reads blocks of `block_size` token
+ids and skips an incomplete block at the end of a chunk.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Shards of MosaicML Streaming (MDS, https://github.com/mosaicml/streaming), according to its documented
 layout. Each document is a sample.
 
-A shard begins with the number of samples, followed by the file offset of each sample and of the end, all
-uint32. Next come the columns as JSON, and then the samples. A sample begins with the sizes of its
+A shard begins with the number of samples, the file offset of each sample and the offset of the end of the
+shard, all uint32. Next come the columns as JSON, and then the samples. A sample begins with the sizes of its
 variable-size columns, uint32, followed by the values of its columns, ordered by column name.
 """
 

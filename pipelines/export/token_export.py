@@ -12,7 +12,7 @@ number of workers, even if the export is killed and continued.
   which litdata's `StreamingDataset` reads with its `TokensLoader`.
 
 A split without documents has no files. The directory also has `tokenizer.json` and, written last,
-`export.json` with the checksums and what was left out. Workers write one file each at a time: a file of
+`export.json` with the checksums and what was left out. Each worker writes one file at a time: a file of
 nanoGPT or Megatron-LM, or a chunk of litdata.
 """
 

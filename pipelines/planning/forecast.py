@@ -1,9 +1,8 @@
-"""Forecast the time, memory, shuffled bytes and disk space of a build from what earlier steps recorded in
-their `run.json`.
+"""Forecast the time, memory, shuffled bytes and disk space of a build from what earlier steps recorded.
 
-The rate of a stage (for `read`, of a format) is the time of all its finished steps in the given output
-directories, divided by the bytes of their text. A step over the whole corpus counts its wall-clock time once
-for every worker.
+Time, shuffled bytes and disk space per byte of text are averages over all finished steps of the same stage
+(for `read`, of the same format) in the given output directories. Memory is the largest peak of these steps. A
+step over the whole corpus counts its wall-clock time once for every worker.
 """
 
 from collections.abc import Mapping, Sequence

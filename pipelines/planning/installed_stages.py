@@ -1,5 +1,5 @@
-"""Find the stages that a corpus file names. Other packages declare theirs as entry points of the group
-`gristmill.stages`, and a corpus file names them as PACKAGE:STAGE.
+"""Find the class of a stage by its name in a corpus file. Installed packages declare their stages as entry
+points of the group `gristmill.stages`, and a corpus file names these as PACKAGE:STAGE.
 """
 
 from collections.abc import Mapping

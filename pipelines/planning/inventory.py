@@ -1,4 +1,6 @@
-"""The inventory of a source: its files with sizes and checksums, by which planning detects changes."""
+"""The inventory of a source: its files with their sizes and checksums, from which planning detects changes.
+Also defines the step that reads a source (`Read`).
+"""
 
 import os
 from collections.abc import Collection, Sequence

@@ -1,4 +1,5 @@
-"""The plan: a pure function from a configuration and the inventory of its sources to concrete steps.
+"""Make the plan of a build: turn a configuration and the inventories of its sources into concrete steps. This
+is a pure function.
 
 The fingerprint of a step covers the stage's name and version, its knobs, the versions and checksums that it
 declares, and its inputs. It does not depend on the number of workers, the output root or the log level. If a

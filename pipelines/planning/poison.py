@@ -2,7 +2,7 @@
 and names it, unless the user chooses to set poison aside with `build --quarantine-poison`.
 
 What is set aside is listed in `poison.json` in the output directory and becomes part of the fingerprint of
-the step that it broke. If an entry is removed there, the next build tries that document or record again.
+the step that it broke. To try a document or record again, remove its entry before the next build.
 """
 
 from collections.abc import Mapping, Sequence

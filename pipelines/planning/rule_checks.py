@@ -1,4 +1,6 @@
-"""Check the columns of rules and of `group_by` before anything runs."""
+"""Check, before anything runs, the columns that rules and `group_by` name: whether steps write them for the
+sources that need them, and for rules also whether they have a usable type and may be null.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 

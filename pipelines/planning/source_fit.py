@@ -1,9 +1,13 @@
 """Check on a sample of documents whether the rules of a corpus file can judge a source.
 
-Four conditions make a rule from the literature meaningless. Documents of one line have no lines to compare.
-An upper bound on length may exclude most of a source's text. In a script that does not separate words, a
-bound on words is a bound on letters. HTML that is read as plain text adds words and lines of tags. Notices
-never quote documents.
+Four conditions make a rule from the literature meaningless:
+
+- Documents of one line have no lines to compare.
+- An upper bound on length may exclude most of a source's text.
+- In a script that does not separate words, a bound on words is a bound on letters.
+- HTML that is read as plain text adds words and lines of tags.
+
+Notices never quote documents.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

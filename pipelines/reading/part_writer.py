@@ -1,5 +1,5 @@
-"""Assemble document parts: documents, quarantined records, and for each file or archive member a row that
-counts both.
+"""Assemble document parts: tables of documents and of quarantined records, and a table with the counts of
+both for each file or archive member.
 """
 
 from collections import Counter

@@ -1,3 +1,1 @@
-"""What a published corpus reports about itself: `report.html` and `report.json`, its datasheet, and sweeps of
-thresholds.
-"""
+"""Reports on a published corpus: `report.html` and `report.json`, a datasheet, and sweeps of thresholds."""

@@ -1,4 +1,6 @@
-"""Draw the charts of the corpus page: bars and histograms."""
+"""Draw the charts of the corpus page: dropped documents, tokens, clusters of duplicates and distributions of
+columns.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Render the page of a corpus from the template corpus.html and the numbers of the report."""
+"""Render the report page of a corpus from the template corpus.html and the numbers of the report."""
 
 import re
 from collections.abc import Mapping, Sequence

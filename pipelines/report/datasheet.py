@@ -1,6 +1,6 @@
-"""The datasheet of a published corpus, with the sections of Gebru et al. 2021, "Datasheets for Datasets"
-(Communications of the ACM 64(12)), and further ones. Figures about the corpus come from report.json. What
-only the people who made the corpus can state comes from notes.
+"""The datasheet of a published corpus: the sections of Gebru et al. 2021, "Datasheets for Datasets"
+(Communications of the ACM 64(12)), and some more. Figures come from report.json. What only the makers of the
+corpus can state comes from their notes (`DatasheetNotes`).
 """
 
 from collections.abc import Mapping, Sequence

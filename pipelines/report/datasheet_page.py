@@ -1,4 +1,4 @@
-"""Format a datasheet as Markdown or as a self-contained page."""
+"""Format a datasheet as Markdown or as a self-contained HTML page."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,5 @@
-"""Estimate, from the samples that were read, how many documents, bytes and tokens a corpus would have, and
-how much each step would drop, if its sources were read in full.
+"""Estimate what a corpus would be if its sources, of which only samples were read, were read in full: its
+documents, bytes and tokens, and how much each step would drop.
 """
 
 import math

@@ -1,5 +1,5 @@
-"""Estimate properties of a whole of `records` records from a random sample of `sampled` (at least 2) without
-replacement. The intervals are meant to contain the true value in 95 of 100 samples.
+"""Estimate properties of a population of `records` records from a random sample of `sampled` records (at
+least 2), drawn without replacement. Each estimate comes with an approximate 95 % confidence interval.
 """
 
 from collections.abc import Mapping, Sequence

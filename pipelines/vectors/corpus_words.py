@@ -1,5 +1,5 @@
-"""Write the words of a corpus's kept documents, after edits, to a file for fastText, with one line per
-document.
+"""Write the words of a corpus's kept documents to a file for fastText, one document per line. The words are
+those of the edited text.
 """
 
 from collections import Counter

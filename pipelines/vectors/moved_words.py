@@ -2,8 +2,8 @@
 years (Hamilton, Leskovec and Jurafsky 2016, "Diachronic Word Embeddings Reveal Statistical Laws of Semantic
 Change", sections 2.2 and 3.1).
 
-Distances tend to be larger for rarer words, and they are above 0 even between two halves of one corpus.
-Compare them with the distances between two such halves.
+Distances tend to be larger for rarer words. They are above 0 even between vectors trained on two halves of
+one corpus, so use the distances between two such halves as a baseline.
 """
 
 from dataclasses import dataclass

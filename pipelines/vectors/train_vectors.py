@@ -1,11 +1,11 @@
 """`vectors train`: train CBOW or skip-gram vectors of words (Mikolov et al. 2013, arXiv 1301.3781 and
 1310.4546) on the text of a corpus with fastText. Character n-grams are not used.
 
-fastText initialises a tenth of its matrix per thread, so with fewer than ten threads part of the matrix is
-uninitialised memory. Here fastText gets initial vectors for all words as pretrained vectors, drawn from
-U(-1/dim, 1/dim) as in the library. A single thread then suffices, and the same corpus, settings and library
-always give the same file on one machine. Several threads race on the weights, so the file differs from run to
-run.
+Each thread of fastText initialises a tenth of its matrix, so with fewer than ten threads the rest is
+uninitialised memory. Therefore we draw the initial vectors of all words ourselves, from fastText's
+distribution U(-1/dim, 1/dim), and pass them to fastText as pretrained vectors. On one machine, a single
+thread then gives the same file for the same corpus, settings and library. Several threads race on the
+weights, so the file differs from run to run.
 """
 
 import tempfile

@@ -1,6 +1,6 @@
 """The byte vocabulary: every byte of UTF-8 is a token, as in ByT5 (Xue et al. 2022). Nothing is learned.
 
-An id is the byte plus 128. The ids of ByT5 are ours minus 125.
+The id of a byte is its value plus 128; in ByT5, it is the value plus 3.
 """
 
 from tokenizer.vocabulary.specials import SPECIALS

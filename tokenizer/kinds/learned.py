@@ -1,4 +1,6 @@
-"""Code shared by the tokenizers that are trained."""
+"""Code shared by the trainers of tokenizers: checks of options and texts, the choice of the characters to
+cover, and serialization.
+"""
 
 import re
 from collections import Counter

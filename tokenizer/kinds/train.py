@@ -1,4 +1,4 @@
-"""Train a tokenizer of any kind, which is selected by its name."""
+"""Train a tokenizer of a kind given by name."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType

@@ -1,7 +1,8 @@
-"""Train a unigram language model (Kudo 2018) as T5 uses it through SentencePiece. `▁` stands for a space, and
-the sentinels are reserved tokens.
+"""Train a unigram language model (Kudo 2018) as in T5, which uses SentencePiece. Spaces are written as `▁`,
+and T5's sentinels are reserved tokens.
 
-Hugging Face `tokenizers` produces a different file in every run, even with one thread.
+Results are not reproducible: Hugging Face `tokenizers` produces a different file in every run, even with one
+thread.
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,8 @@
-"""The reserved tokens and their names in other tokenizers. They have fixed ids at the start of every
-vocabulary that is trained here from scratch.
+"""The reserved tokens, which have fixed ids at the start of every vocabulary trained here from scratch, and
+their names in other tokenizers.
 
-Text never yields them, except `<unk>` (see `tokenizer.encode`). They cover the objectives of all model
-families, including fill-in-the-middle (Bavarian et al. 2022).
+Encoding text never yields a reserved token except `<unk>` (see `tokenizer.encode`). The reserved tokens cover
+the objectives of all model families, including fill-in-the-middle (Bavarian et al. 2022).
 """
 
 import difflib

@@ -4,9 +4,9 @@ If peft supports the method on this architecture, the tensors are in peft's layo
 `PeftModel.from_pretrained(base, directory)` gives the same results. Otherwise they are stored under our
 parameter names.
 
-In peft's layout, the head is among the `modules_to_save` if the method uses peft's layers and the stock
-`transformers` model for the task has the same head. In this case, `base` must be the stock model with a new
-head of the same size. Otherwise the head is in `task_head.safetensors`.
+peft's file also contains the task's head, as part of `modules_to_save`, if the method uses peft's layers and
+the stock `transformers` model for the task has the same head. In this case, `base` must be that stock model,
+with a new head of the same size. Otherwise the head is in `task_head.safetensors`.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""`recipes`, `objectives` and `schema`: list the recipes and the objectives, and print the JSON Schema of a
-kind of file.
+"""`recipes`, `objectives` and `schema`: list the recipes and the objectives, and print the JSON Schema of
+training, task or study files.
 """
 
 import argparse

@@ -1,4 +1,6 @@
-"""`report`, `cost` and `blame`: examine runs."""
+"""`report`, `cost` and `blame`: write a report on runs, estimate their cost, and show the documents that a
+step read.
+"""
 
 import argparse
 import sys

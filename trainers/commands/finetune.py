@@ -1,4 +1,4 @@
-"""`finetune`: train a model on one or more tasks, or a model on each task of a suite."""
+"""`finetune`: train one model on one or more tasks, or one model for each task of a suite."""
 
 import argparse
 import gc

@@ -1,4 +1,4 @@
-"""`study`: plan, run and report a study, or fit laws to existing runs."""
+"""`study`: plan, run and report a study, or fit laws and propose mixtures from the results of existing runs."""
 
 import argparse
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`pairs`: write the training examples of a task as pairs of texts, for a corpus."""
+"""`pairs`: write the training examples of a task as pairs of texts, to be a source of a corpus."""
 
 import argparse
 

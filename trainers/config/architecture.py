@@ -1,4 +1,6 @@
-"""The configuration of a model: its architecture, its sizes and its position scheme. Imports nothing heavy."""
+"""The configuration of a model: its architecture, sizes and position scheme. This module imports no heavy
+libraries.
+"""
 
 import math
 from dataclasses import dataclass, field, replace

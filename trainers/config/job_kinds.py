@@ -1,4 +1,4 @@
-"""The kinds of jobs, selected by `kind`. To add one, register its dataclass here and its way of reading data
+"""The kinds of jobs, selected by `kind`. To add one, register its dataclass here and the reader of its data
 in `trainers.runs.job_data`.
 """
 

@@ -1,4 +1,6 @@
-"""Online weighting: weights of domains in the loss that change during training."""
+"""Online weighting (Group DRO and ADO): each domain has a weight in the loss, which is updated during
+training.
+"""
 
 from dataclasses import dataclass
 from typing import Literal

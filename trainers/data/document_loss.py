@@ -1,4 +1,4 @@
-"""Bits per byte of whole documents: a metric that is comparable across runs on a corpus.
+"""Bits per byte of whole documents: a metric for comparing different runs on the same corpus.
 
 The validation loss of a run is measured on rows that depend on the run's packing, length and objective, so it
 cannot be compared between runs that differ in these. For this metric, all runs predict the text of the same

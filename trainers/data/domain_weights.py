@@ -1,9 +1,9 @@
-"""Weights of domains at any level: compute the weight of each domain of a corpus from weights such as `web:
-0.6, web:science: 0.3`.
+"""Compute the weight of each domain of a corpus from weights of names at any level, such as `web: 0.6,
+web:science: 0.3`.
 
-The leaves of a corpus are its sources or, for a source that is split into groups, these groups. A name stands
-for the leaf of that name or for all leaves below it, except those that a longer name stands for: here, `web`
-stands for all of the source `web` outside `web:science`.
+The leaves of a corpus are its sources or, where a source is split into groups, these groups. A name covers
+the leaf of that name or all leaves below it, except those that a longer name covers: here, `web` covers all
+of the source `web` outside `web:science`.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,5 +1,5 @@
-"""Turn the shards of a build into batches: cut their documents into sequences, and make rows from the
-sequences.
+"""Open the corpora of a run and turn their shards into batches for training and validation: cut documents
+into sequences, and make rows from the sequences.
 """
 
 import math

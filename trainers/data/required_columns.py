@@ -1,4 +1,4 @@
-"""Checks that the shards of a corpus have what an objective needs, such as spans or pairs."""
+"""Check that a corpus has what an objective needs: long enough documents, spans of certain types, or pairs."""
 
 from collections.abc import Collection, Sequence
 

@@ -1,4 +1,4 @@
-"""Find the documents in a sequence, and exclude documents from the loss while every token keeps its position."""
+"""Find the documents in a sequence, and exclude documents from the loss without moving any tokens."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence, Set

@@ -1,5 +1,5 @@
-"""Cross-entropy computed in place, in the memory of the logits, which cause most of a small model's memory
-traffic. Also draws tokens from logits with given random numbers.
+"""Compute cross-entropy in place, in the memory of the logits, because logits cause most of a small model's
+memory traffic. Draw tokens from logits with given random numbers.
 """
 
 import math

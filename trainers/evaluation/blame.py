@@ -1,4 +1,6 @@
-"""Blame: the documents that an optimizer step read, worst first, each with its origin and history."""
+"""Blame: the documents that an optimizer step read, each with its origin and history. Those that raised the
+loss most come first.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Run tasks of lm-evaluation-harness, which the extra `harness` installs, with our models."""
+"""Run our models on tasks of lm-evaluation-harness, which the extra `harness` installs."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""The page of attention heads, rendered from the template heads.html."""
+"""The page with the measures of each attention head, rendered from the template heads.html."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

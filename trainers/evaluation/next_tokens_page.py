@@ -1,4 +1,4 @@
-"""The page of the tokens that a model predicts at each position of a text, rendered from the template
+"""The page with the tokens that a model predicts at each position of a text, rendered from the template
 next_tokens.html.
 """
 

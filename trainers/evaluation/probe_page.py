@@ -1,4 +1,4 @@
-"""The page of probes by layer, rendered from the template probe.html."""
+"""The page with the scores of probes on each layer, rendered from the template probe.html."""
 
 from collections.abc import Sequence
 from pathlib import Path, PurePath

@@ -1,5 +1,5 @@
 """Decode texts in batches, token by token. Models without a cache, such as GPT and models with clipped
-relative positions, read whole rows for every token.
+relative positions, read the whole row again for every new token.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,6 @@
-"""The form of an export: what it contains, and whether plain `transformers` can use it."""
+"""Determine the form of an export (what it contains, and whether plain `transformers` can use it), and verify
+and read exports.
+"""
 
 import json
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""Export a model in Hugging Face layout: config.json, safetensors and tokenizer files, which `AutoTokenizer`
-and an auto class can load.
+"""Export a model in Hugging Face layout (config.json, safetensors and tokenizer files, which `AutoTokenizer`
+and an auto class can load), and load the model of an export or a run.
 
 The auto class is `AutoModelForCausalLM` (for XLNet too), `...MaskedLM` or `...Seq2SeqLM`. For a model with a
 sentence head and for ELECTRA's discriminator it is `...PreTraining`, for CANINE and for DeBERTa's

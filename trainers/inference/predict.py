@@ -1,4 +1,6 @@
-"""Predict with a fine-tuned model: the splits of its run's tasks, or the examples of a file."""
+"""Predict with a fine-tuned model: predict and score the splits of its run's tasks, or predict the examples
+of a file.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace

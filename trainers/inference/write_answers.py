@@ -1,4 +1,4 @@
-"""The greedy answers of a fine-tuned text-to-text model, and its loss on the target answers."""
+"""Write the greedy answers of a fine-tuned text-to-text model, and compute its loss on the target answers."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""Build models from the name of an architecture, its sizes and a seed.
+"""Build models from the name of an architecture, its sizes and a seed, and relate them to the stock models of
+`transformers`.
 
 To add an architecture, define its `ARCHITECTURE` in a file in its folder (`Traits.folder`), and add a line
 with the name of the file to `trainers.config.architecture.ARCHITECTURES`. For fine-tuning, also add its

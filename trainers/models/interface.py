@@ -1,5 +1,6 @@
-"""The interface of an architecture: its `transformers` configuration, and its forward pass in two parts. The
-first part ends before the output layer, so that logits are computed only at the targets.
+"""The interface between models and the code that uses them: the architecture (`Architecture`), the inputs of
+its forward pass, the state kept between passes, and the forms of task heads. The forward pass has two parts.
+The first ends before the output layer, so that logits are computed only at the targets.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Objectives, which turn batches of packed documents into inputs and targets.
 
-The protocol is `shared.training_objective`. To add an objective, add a file here and its class to the union
-`Objective`.
+`shared.training_objective` defines their protocol. To add an objective, add a file here and its class to the
+union `Objective`.
 """
 
 from typing import get_args

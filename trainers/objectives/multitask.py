@@ -1,5 +1,5 @@
-"""Multi-task pretraining, with tasks written as pairs of texts among ordinary text (T5: Raffel et al., 2020,
-section 3.5.3).
+"""Multi-task pretraining on ordinary text mixed with tasks, which are written as pairs of texts (T5: Raffel
+et al., 2020, section 3.5.3).
 
     document   sst2 sentence: a gripping film | positive
     input      sst2 sentence: a gripping film  <eos>

@@ -3,7 +3,7 @@ Summarizing Long Sequences", 2018): split a document and predict the second part
 
     "Thank you for inviting" -> "me to your party last week ."
 
-For a decoder both parts are one text, and the positions of the first part may attend to one another in both
+In a decoder, both parts form one text, and the positions of the first part may attend to one another in both
 directions.
 """
 

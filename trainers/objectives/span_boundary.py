@@ -1,8 +1,8 @@
-"""The span boundary objective with masked language modelling (SpanBERT: Joshi et al., 2020, section 3.2).
+"""Masked language modelling with the span boundary objective (SpanBERT: Joshi et al., 2020, section 3.2).
 
 text       ...  the  quick  brown  fox  jumps  ...
 masked     ...  the  <mask> <mask> <mask> jumps ...   predicted at <mask>: `loss`
-outside         the                       jumps       predicted from these two, for places 1, 2, 3: `boundary_loss`
+outside         the                       jumps       predicted from these two and places 1 to 3: `boundary_loss`
 """
 
 from collections.abc import Mapping

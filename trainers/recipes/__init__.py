@@ -1,4 +1,4 @@
-"""Recipes: functions that return a configuration.
+"""Recipes: functions that return the configuration of a pretraining run. `RECIPES` maps their names to them.
 
 To add a recipe, write a function in one of the files in `_FILES`: every public function there is a recipe.
 """

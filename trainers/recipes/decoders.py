@@ -1,4 +1,4 @@
-"""Recipes of decoders: GPT, GPT-2, GPT-3 and Llama."""
+"""Recipes for decoders: GPT, GPT-2, GPT-3 and Llama."""
 
 from dataclasses import replace
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Recipes of encoder-decoders, and of the T5 paper's prefix language model, which is a decoder."""
+"""Recipes for encoder-decoders, and for the T5 paper's prefix language models, which are decoders."""
 
 from dataclasses import replace
 from typing import Literal

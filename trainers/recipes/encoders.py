@@ -1,4 +1,6 @@
-"""Recipes of encoders in published sizes: BERT, RoBERTa, SpanBERT, DeBERTa, XLNet, ALBERT, ModernBERT and ELECTRA."""
+"""Recipes for encoders in published sizes: BERT, RoBERTa, SpanBERT, DeBERTa, XLNet, ALBERT, ModernBERT and
+ELECTRA.
+"""
 
 from dataclasses import replace
 

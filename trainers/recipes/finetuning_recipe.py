@@ -1,4 +1,4 @@
-"""The default configuration of a fine-tuning run, to which `a.b=value` assignments are then applied."""
+"""The default configuration of a fine-tuning run, before `a.b=value` assignments are applied to it."""
 
 from dataclasses import replace
 

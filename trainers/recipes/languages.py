@@ -1,5 +1,5 @@
-"""Recipes of models for one language, for many languages or for one domain, in published sizes. All are
-variants of recipes for BERT, RoBERTa or T5.
+"""Recipes for monolingual, multilingual and domain-specific models in published sizes. All are variants of
+the recipes for BERT, RoBERTa or T5.
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
-"""Recipes of nanoGPT's two examples on the characters of Shakespeare. nanoGPT's README publishes the losses
-of both (see docs/reproduced.md).
+"""Recipes for nanoGPT's two character-level Shakespeare examples. nanoGPT's README publishes the losses of
+both (see docs/reproduced.md).
 
 Settings are those of `config/train_shakespeare_char.py` and of the commands in the README (karpathy/nanoGPT
-at 3adf61e). The main differences are these. nanoGPT's layers have no biases; GPT-2's layers here have biases.
+at 3adf61e), with three main differences. nanoGPT's layers have no biases; GPT-2's layers here have biases.
 nanoGPT's GELU is exact; here it is the tanh approximation. nanoGPT draws windows at random with replacement;
 here each epoch reads every window once.
 """

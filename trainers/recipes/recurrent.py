@@ -1,4 +1,4 @@
-"""Recipes of recurrent models: ULMFiT's AWD-LSTM, ELMo and skip-thoughts, each also in toy size."""
+"""Recipes for recurrent models: ULMFiT's AWD-LSTM, ELMo and skip-thoughts, each also in toy size."""
 
 from dataclasses import replace
 

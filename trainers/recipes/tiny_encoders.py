@@ -1,4 +1,4 @@
-"""Recipes of encoders of toy size, which learn within three minutes on a CPU."""
+"""Recipes for encoders of toy size, which learn within three minutes on a CPU."""
 
 from dataclasses import replace
 

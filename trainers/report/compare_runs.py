@@ -1,4 +1,6 @@
-"""Find the runs that may share a chart, because their losses measure the same thing."""
+"""Determine which runs may share a chart, because their losses measure the same thing, and explain why others
+may not.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Read the directory of a run: its settings, measurements, events and files."""
+"""Read the directories of runs: their settings, measurements, events, checkpoints and evaluations."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

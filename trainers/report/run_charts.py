@@ -1,4 +1,4 @@
-"""The charts of a report, drawn from the events of its runs."""
+"""The charts of a report, drawn from the events of its runs, and the events that it lists as text."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,6 @@
-"""The rows that a model processes in one pass: packed documents, before and after an objective is applied."""
+"""The rows that a model processes in one pass (`Batch`), the special tokens around their documents (`Frame`),
+and the capacity of a row when an objective adds marks (`Room`).
+"""
 
 from dataclasses import dataclass
 

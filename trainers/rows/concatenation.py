@@ -1,5 +1,5 @@
-"""Concatenated rows for objectives that add marks to each document or rewrite it, so that a document takes a
-different number of positions in a row than it has tokens (`Room`).
+"""Cut the concatenated documents of a shard into sequences for objectives that add marks to each document or
+rewrite it. In a row, such a document takes up more or fewer positions than it has tokens (`Room`).
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Write the stream of a source to rows. The stream consists of the source's documents, each with the marks
+"""Copy the stream of a shard into rows. The stream consists of the shard's documents, each with the marks
 that the objective's frame puts around it.
 
 If `<bos>` is the only mark, the stream is `<bos> document <bos> document ...`, and the target of a document's

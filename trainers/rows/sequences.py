@@ -1,6 +1,7 @@
 """Packings: ways to cut the stream of a shard into sequences other than equal slices.
 
-    concatenate     documents end to end, cut where a sequence is full (`trainers.rows.concatenation`)
+    concatenate     documents end to end, cut where a row is full with the objective's marks
+                    (`trainers.rows.concatenation`)
     best_fit        documents where they fit best, with padding (`trainers.rows.best_fit`)
     documents       one document per sequence; longer ones are cut into whole sequences and a remainder
     full_sentences  whole sentences until the sequence is full, across documents (`trainers.rows.sentences`)

@@ -1,4 +1,4 @@
-"""Mark the spans of documents in rows."""
+"""Mark the tokens in rows that belong to spans stored with the documents."""
 
 import numpy as np
 

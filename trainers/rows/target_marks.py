@@ -1,4 +1,4 @@
-"""Mark the targets of pairs in rows."""
+"""Mark the tokens in rows that belong to the targets of pairs."""
 
 import numpy as np
 

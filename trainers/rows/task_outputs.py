@@ -1,5 +1,5 @@
-"""Collect the predictions of a task's head, from batches on many workers, into arrays in the order of the
-inputs.
+"""Extract the outputs of a task's head for each input of a batch, and join those of several batches in the
+order of the inputs.
 """
 
 from collections.abc import Sequence

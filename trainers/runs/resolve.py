@@ -1,4 +1,6 @@
-"""Resolve a pretraining configuration: compute the values that depend on the corpus."""
+"""Resolve a pretraining configuration, that is, compute the values that depend on the corpus; describe its
+data; and compare configurations.
+"""
 
 import difflib
 import math

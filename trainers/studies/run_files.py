@@ -1,5 +1,5 @@
-"""Read CSV files with a row per run, or per run and item. One or more key columns name the run. They are followed
-by the column `item`, if there is a row per item, and by columns of numbers.
+"""Read CSV files with a row per run, or a row per run and item. One or more key columns name the run. Then come
+the column `item`, in a file with a row per item, and columns of numbers.
 
   run_id,web,code            run,accuracy                run,item,correct
   a,0.25,0.75                a,0.31                      a,q1,1

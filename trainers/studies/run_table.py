@@ -1,4 +1,4 @@
-"""Read the mixtures and metrics of finished runs from two CSV files with a row per run, as RegMix and Olmix
+"""Tables of the mixtures and metrics of runs, read from two CSV files with a row per run, as RegMix and Olmix
 write them.
 
 ratios.csv    a key (run_id, run, index or name), then a column per domain with its share of the tokens

@@ -1,4 +1,4 @@
-"""Examples: one split of a task, as columns."""
+"""The examples of one split of a task, stored as columns."""
 
 from dataclasses import dataclass
 

@@ -1,13 +1,13 @@
 """The predictions for a split, one per example: store, score and compare them without the model.
 
-The columns of a Parquet file of predictions are `id`, `gold`, `prediction` and, if there are scores, `score`;
-its schema metadata holds the task, the split, the model and the threshold, which is not yet applied to
-`prediction`. A prediction is a label for classify, a number for regress, a candidate index for choose, a list
-of labels for tag, and a text for span and generate. Gold has the same type, except that it is the list of
-accepted texts for span and generate. `score` holds one number per label or candidate for classify and choose;
-for span, it holds the score of the answer and the score of "no answer". Some tasks have further columns:
-`group`, `accepted` and `text` (the accepted texts and the predicted text of choose), `nats` and `tokens` (the
-loss of the gold text and its number of tokens).
+The columns of a Parquet file of predictions are `id`, `gold`, `prediction` and, if there are scores, `score`.
+Its schema metadata holds the task, the split, the model and the no-answer threshold, which is not yet applied
+to `prediction`. A prediction is a label for classify, a number for regress, a candidate index for choose, a
+list of labels for tag, and a text for span and generate. Gold has the same type, except that it is the list
+of accepted texts for span and generate. `score` holds one number per label or candidate for classify and
+choose; for span, it holds the score of the answer and the score of "no answer". Some tasks have further
+columns: `accepted` and `text` for choose (the accepted texts and the predicted text), `group` (the index of
+the example's group), and `nats` and `tokens` (the loss of the gold text and its number of tokens).
 """
 
 import json

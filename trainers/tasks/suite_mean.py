@@ -1,4 +1,6 @@
-"""The score of a suite: the mean over its scored columns, with the number of these columns."""
+"""The score of a fine-tuning suite: the mean over those of its columns (pairs of task and split) that were
+scored.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
-"""Find and read the data files of a task. Relative names are looked up in `data=DIR` or $GRISTMILL_TASKS,
-then in the folder of the task file.
+"""Find and read the data files of a task. Relative names are looked up in `data=DIR` (default:
+$GRISTMILL_TASKS), then in the folder of the task file.
 """
 
 import codecs

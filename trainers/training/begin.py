@@ -1,4 +1,5 @@
-"""Read the initial tensors of a run (`init`) from its parent, and check them against the run's model.
+"""Read the tensors that a run starts from, those of its parent (`init`) or of its fine-tuning base, and check
+that they fit the run's model.
 
 Weights are read from safetensors only, and no code from the parent's directory is executed.
 """

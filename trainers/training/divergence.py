@@ -1,4 +1,6 @@
-"""Divergence: the error that ends a run whose loss or gradients are not finite, and advice for the user."""
+"""Divergence: the error that ends a run whose loss or gradients are not finite for too many steps in a row,
+and advice for the user.
+"""
 
 from pathlib import Path
 

@@ -1,7 +1,8 @@
 """Launch training in this process, under torchrun, or on workers of Ray Train.
 
 On a cluster, the run directory must be on shared storage. If a run on Ray loses workers, it continues from
-its last checkpoint with as many workers as still fit on the cluster; any other error ends it.
+its last checkpoint with as many workers as still fit on the cluster, up to the number requested. It ends
+after four losses in a row without a new checkpoint, and at any other error.
 """
 
 import os

@@ -4,8 +4,8 @@
     save a due checkpoint  ->  is a process running?  no  ->  start one for the newest due checkpoint
     a result is on disk    ->  write it to the log
 
-Only the files say which checkpoints have been evaluated, so no finished result is lost if either process is
-killed.
+Only the result files record which checkpoints have been evaluated, so no finished result is lost if either
+process is killed.
 """
 
 import os

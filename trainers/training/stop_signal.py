@@ -1,4 +1,4 @@
-"""Let SIGTERM ask a worker to save a checkpoint and end."""
+"""Turn SIGTERM into a request to save a checkpoint and stop."""
 
 import signal
 import threading

@@ -1,8 +1,9 @@
-"""Give a model with a different vocabulary the weights of its parent: fast vocabulary transfer (Gee et al.,
-2022, Fast Vocabulary Transfer for Language Model Compression).
+"""Initialise a model from a parent with a different vocabulary: fast vocabulary transfer (Gee et al., 2022,
+Fast Vocabulary Transfer for Language Model Compression).
 
-A token that the parent also has keeps the parent's row. The row of a new token is normally the mean of the
-rows of the tokens into which the parent's tokenizer splits its text.
+In each table with a row per token, such as the embeddings, a token that the parent also has keeps the
+parent's row. The row of a new token is normally the mean of the rows of the tokens into which the parent's
+tokenizer splits its text.
 """
 
 from collections.abc import Mapping, Sequence

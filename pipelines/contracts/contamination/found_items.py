@@ -36,12 +36,12 @@ ITEMS = pa.schema([("item", pa.string()), ("field", pa.string()), ("found_as", p
 
 @dataclass(frozen=True)
 class Contamination:
-    """How much of each evaluation item occurs in a corpus, by the item's name `SET#ITEM`. Both fields have
-    every item that was searched for.
+    """How much of each evaluation item occurs in the kept training documents of a corpus. Both fields are
+    keyed by the item's name, `SET#ITEM`, and contain every item that was searched for.
 
-    `shares` has the largest share of a text's words that occurs in a single document. `documents` has the
-    number of documents that contain part of a text. If an item has several texts, such as its prompt and its
-    answer, the highest value counts. Only kept training documents count.
+    `shares` gives the largest share of the item's words that occurs in a single document, and `documents` the
+    number of documents that contain part of the item. If an item has several texts, such as its prompt and
+    its answer, the value of each field is the highest of any text.
     """
 
     shares: dict[str, float]

@@ -1,10 +1,10 @@
 """The search index of a corpus: where the index of each part is, and which of these indexes are current.
 
-The index of a part is a directory below `search-index/` in the output. Its name has the source, the number of
-the part and digits of a fingerprint, as in `web-00003-5d41402abc4b`. The fingerprint covers the indexed
-content: the documents of the part with all edits and redactions. Steps that only drop documents do not change
-it. An index is current if its name matches a part of the corpus or of one of its variants. `gc --delete` and
-`forget` remove all other indexes.
+The index of a part is a directory below `search-index/` in the output. It is named after the source, the
+number of the part and the first digits of a fingerprint, as in `web-00003-5d41402abc4b`. The fingerprint
+covers the indexed content: the documents of the part with all edits and redactions. Steps that only drop
+documents do not change it. An index is current if its name matches a part of the corpus or of one of its
+variants. `gc --delete` and `forget` remove all other indexes.
 """
 
 from contextlib import suppress

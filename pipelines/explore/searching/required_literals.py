@@ -1,5 +1,5 @@
-"""Find literals such that every match of a regular expression contains at least one of them. With them, an
-index finds the documents that may match.
+"""Find literals such that every match of a regular expression contains at least one of them. A search looks
+them up in an index to find the documents that may match.
 """
 
 import re

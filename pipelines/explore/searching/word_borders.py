@@ -1,5 +1,5 @@
-"""Find the occurrences of word n-grams in texts. An occurrence neither begins nor ends inside a word, as
-`pipelines/kernels/text/segment.py` defines words. Overlapping occurrences all count.
+"""Find and count the occurrences of word n-grams in texts. An occurrence neither begins nor ends inside a
+word; pipelines/kernels/text/segment.py defines words. Overlapping occurrences all count.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,8 @@
 """Cosine similarity of vectors: k-means on the sphere, and greedy elections among similar vectors.
 
-Elections do not depend on the linear algebra library. `nearest_centroids`, `spread_first` and
-`spherical_kmeans` do; run them inside `on_one_thread()`.
+Elections do not depend on the linear algebra library. The results of `nearest_centroids`, `spread_first` and
+`spherical_kmeans` do; call these inside `on_one_thread()`, so that they do not depend on the number of
+threads as well.
 """
 
 from collections.abc import Sequence

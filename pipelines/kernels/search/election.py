@@ -1,5 +1,5 @@
-"""Greedy elections among near-copies: a document stays unless it is similar to enough of the earlier
-documents that stay.
+"""Greedy elections among near-copies: a document stays unless enough of the earlier documents that stay are
+similar to it.
 
 A document is given either as a signature, which is compared element by element, or as a set of shingle hashes
 in ascending order.

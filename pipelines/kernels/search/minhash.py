@@ -1,5 +1,5 @@
-"""MinHash signatures over word or character shingles, bit-identical to datasketch's "affine32" scheme with
-xxh32.
+"""MinHash signatures and sets of shingle hashes, over word or character shingles, and the Jaccard similarity
+of such sets. Signatures are bit-identical to those of datasketch's "affine32" scheme with xxh32.
 
 The hash h of a shingle is its xxh32 (seed 0), mixed with MurmurHash3's finalizer. Each permutation maps h to
 a * h + b modulo 2^32, with its own a and b.

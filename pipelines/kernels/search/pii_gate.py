@@ -1,5 +1,5 @@
-"""Scan bytes for hits: the few positions where personal data is possible. Only the text around them is
-examined closely (pipelines/stages/pii/windows.py).
+"""Scan bytes for hits, the few positions where personal data is possible, and for chains of digits, such as
+phone numbers. Only the text around them is examined closely (pipelines/stages/pii/windows.py).
 """
 
 from collections.abc import Callable

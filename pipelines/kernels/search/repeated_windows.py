@@ -1,7 +1,7 @@
 """Find, for each window of `size` bytes in a set of blocks, the first block that contains the same bytes.
 
 Only blocks with the same key, usually their minimizer (see substrings.py), are compared. A **run** is a range
-of windows of one block that all occur first in one earlier block, one after another.
+of windows of one block whose first occurrences are consecutive windows of one earlier block.
 """
 
 from typing import NamedTuple

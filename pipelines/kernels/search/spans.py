@@ -1,5 +1,5 @@
-"""Find lines, paragraphs and sentences for stages that compare and remove them. Each is given with its number
-of words and a hash of its normalised text.
+"""Find the units of documents (lines, paragraphs or sentences), count their words and hash their normalised
+text, for stages that compare and remove them. Windows of consecutive units are hashed, too.
 """
 
 from typing import NamedTuple

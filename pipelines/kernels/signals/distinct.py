@@ -1,8 +1,8 @@
-"""Number the distinct spans of a document: equal words, lines or paragraphs get the same number, in the order
-of first occurrences.
+"""Number the distinct spans of a document in the order of their first occurrences: equal words, lines or
+paragraphs get the same number.
 
-Spans are compared by a 64-bit hash of their unchanged bytes. In a document of a million spans, the
-probability that any two different spans collide is 3 in 100 million.
+Spans are compared by a 64-bit hash of their unchanged bytes. In a document with a million distinct spans, the
+probability of any collision is 3 in 100 million.
 """
 
 from typing import NamedTuple

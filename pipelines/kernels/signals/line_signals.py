@@ -1,4 +1,6 @@
-"""Counts over lines and paragraphs: bullets, endings, lengths, phrases, duplicates."""
+"""Count the lines and paragraphs of documents by their properties: how lines begin and end, how long they
+are, whether they contain certain phrases, and which lines and paragraphs are duplicates.
+"""
 
 import numpy as np
 

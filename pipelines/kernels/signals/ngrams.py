@@ -1,4 +1,4 @@
-"""Find the n-grams of a hash table in texts.
+"""Build hash tables of word n-grams, and find their n-grams in texts.
 
 A word is represented by a hash of its lower-cased characters, an n-gram by a rolling polynomial hash over its
 words, modulo 2^64.

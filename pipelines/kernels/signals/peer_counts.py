@@ -1,4 +1,4 @@
-"""Counts according to the rules of other implementations, over their tokens, lines and paragraphs.
+"""Counts over characters, tokens, lines and paragraphs by the rules of datatrove and tfds.
 
 datatrove 0.10.1 counts Gopher's and FineWeb's signals over spaCy's tokens (`tokens`) and over lines and
 paragraphs split as in `kernels.text.line_variants`.

@@ -1,4 +1,4 @@
-"""The rules of datatrove's word tokens for chunks that are not plain (see `tokens`).
+"""Split chunks that are not plain into datatrove's word tokens (see `tokens`).
 
 Tokens are split off the front of a chunk, then off its back. The rest is split inside, unless it looks like a
 web address.

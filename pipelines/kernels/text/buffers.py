@@ -1,4 +1,4 @@
-"""Arrow text as numpy arrays, and blocks that keep a kernel's scratch memory small."""
+"""View Arrow text as numpy arrays, and divide it into blocks, so that kernels need little scratch memory."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Character classes and lower case, computed from the bytes of Arrow buffers."""
+"""Decode, encode, classify and lower-case characters, working on the UTF-8 bytes of Arrow buffers."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Load eight bytes as one little-endian integer, and find the first flag among eight."""
+"""Load eight bytes as one little-endian integer, and find the first 1 among eight bytes that are flags."""
 
 import numpy as np
 

@@ -1,5 +1,5 @@
-"""Lines as other implementations split them: at every line break of str.splitlines, or at runs of line feeds
-without trimming.
+"""Lines and paragraphs as other implementations split them: lines at every line break of `str.splitlines` or,
+untrimmed, at runs of line feeds; paragraphs at runs of two or more line feeds.
 """
 
 from typing import NamedTuple

@@ -1,8 +1,8 @@
 """The normal form in which FineWeb compares documents, computed from the bytes of Arrow buffers.
 
 The form follows `simplify_text` in datatrove (FineWeb; Penedo et al. 2024, arXiv 2406.17557). Text is
-lower-cased; each number, including its fraction, becomes 0; punctuation, symbols, control characters and the
-rest of category C become spaces; accents are stripped. Runs of spaces are not collapsed.
+lower-cased; each number, including its fraction, becomes 0; punctuation, symbols, control characters and all
+others of Unicode's category C become spaces; accents are stripped. Runs of spaces are not collapsed.
 """
 
 import functools

@@ -1,4 +1,6 @@
-"""Look at the files of a directory: which formats they have, and which fields of their records hold the text and the URL."""
+"""Group the files of a directory by format, and find out which fields of their records hold the text, the URL
+and other columns.
+"""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""The command `pipelines init`: write a first corpus file for directories of files."""
+"""Write a first corpus file for directories of files, for the command `pipelines init`."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Look at the first documents of a source before its first build: which languages they are in, and what share
+"""Examine the first documents of a source before its first build: which languages they are in, and what share
 of them the rule sets would drop.
 """
 

@@ -1,9 +1,9 @@
-"""Recognise licences by their texts, and name them as the SPDX licence list does
-(https://spdx.org/licenses/).
+"""Recognise licences by their texts, or by the notice or SPDX tag at the head of a source file, and name them
+as the SPDX licence list does (https://spdx.org/licenses/).
 
 A long licence is recognised by its title, which includes its version. A short licence is recognised by the
 sentences that grant and restrict rights, taken from the texts of the SPDX list. The text of the GPL does not
-say whether later versions are allowed, so `GPL-2.0` names only the text, as on GitHub.
+say whether later versions are allowed, so for a licence file `GPL-2.0` names only the text, as on GitHub.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Find the licences that apply to files, by directory. In a checkout, they come from the nearest licence
+"""Find the licences that apply to each file of a source. In a checkout, they come from the nearest licence
 files above the file. In an archive or git repository, they come from the licence files in it or, if it has
 none, from those that apply to the archive itself.
 """

@@ -1,5 +1,5 @@
-"""Files of code, from checkouts, archives and git repositories. Each file is a document, with its language
-and licence.
+"""The format `code`: files from checkouts, archives and git repositories, each a document with its language
+and licence. Licence files and binary files are set aside.
 """
 
 from collections.abc import Iterator, Mapping

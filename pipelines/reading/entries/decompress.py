@@ -1,9 +1,10 @@
-"""Decompress streams of gzip, bzip2, xz and zstd with any number of members or frames.
+"""Decompress streams of gzip, bzip2, xz and zstd with any number of members or frames, and limit how many
+bytes a file may decompress to.
 
 A stream is an iterator of bytes. If the input is damaged or ends early, the stream delivers most of what
-comes before that point, then raises BrokenInput. No chunk exceeds about 64 MiB for any input. The
-decompressor of zstd cannot bound its output, so it gets 2 KiB at a time (a zstd block of 4 bytes decodes to
-at most 128 KiB).
+comes before that point, then raises BrokenInput. No chunk exceeds about 64 MiB, even for hostile input:
+zstd's decompressor cannot bound its output, so it gets 2 KiB at a time (a zstd block of 4 bytes decodes to at
+most 128 KiB).
 """
 
 import bz2

@@ -1,4 +1,4 @@
-"""Globs over relative paths, with the rules of a shell: `*` stays within a name, `**` crosses directories.
+"""Globs over relative paths, as in a shell: `*` stays within a name, `**` crosses directories.
 
 `*`, `?` and `[abc]` do not match a leading dot, and `**` does not cross a name that begins with a dot, so
 hidden files are read only where a pattern spells out the dot. `**/` may match nothing: `**/*.py` also finds

@@ -1,4 +1,6 @@
-"""Read the names of a source's files from a list (`files`) instead of listing a directory or a store."""
+"""Read the names of a source's files from a list (`files`), instead of listing a directory or a store, and
+ask the store for the sizes and versions of remote files.
+"""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,7 @@
-"""Normalise text when it is read. Normalising a text twice gives the same result as normalising it once."""
+"""Normalise text when it is read: unify line ends, remove control characters and, by default, bring the text
+to NFC. Normalising a text twice gives the same result as normalising it once. Also masks the user names and
+URLs of tweets, and cuts UTF-8 into pieces.
+"""
 
 import re
 import unicodedata

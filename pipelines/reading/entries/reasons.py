@@ -1,4 +1,6 @@
-"""Why a record is quarantined, and how much of a file is read at a time."""
+"""The reasons for quarantining a record, the exception for input that cannot be read to its end
+(`BrokenInput`), and the number of bytes that are read at a time.
+"""
 
 CHUNK_BYTES = 1 << 18  # bytes requested at a time from a file, a decompressor or an archive member
 

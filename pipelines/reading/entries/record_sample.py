@@ -1,4 +1,4 @@
-"""Choose which records of a source to read, by a hash of their ids, if the source is only sampled."""
+"""Choose, by a hash of their ids, which records to read if the user wants only a sample of a source."""
 
 from dataclasses import dataclass
 

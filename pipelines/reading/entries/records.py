@@ -1,4 +1,6 @@
-"""Record types that the format readers yield, and the JSON of the fields that go to `meta`."""
+"""The types of record that format readers yield, the encoding of `meta` as JSON, and records whose text is
+composed of several fields.
+"""
 
 import json
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Markdown: a file is a document with its markup; YAML front matter is kept as `meta`."""
+"""Markdown: each file is a document and keeps its markup; YAML front matter goes to `meta`."""
 
 import re
 from collections.abc import Iterator

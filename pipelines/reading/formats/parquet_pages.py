@@ -1,4 +1,5 @@
-"""Read from page headers how much memory the pages of a Parquet row group claim, before Arrow allocates it.
+"""Find out from page headers how much memory the pages of a Parquet row group claim, before Arrow allocates
+it.
 
 A page is decompressed whole, and its size and encoding may differ from what the footer says. Headers are
 structs of Thrift's compact protocol (thrift-compact-protocol.md) with the fields of PageHeader in

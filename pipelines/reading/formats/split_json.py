@@ -1,4 +1,4 @@
-"""Stream a JSON record that is too long to hold in memory, and cut it into documents."""
+"""Stream a JSON record that is too long to hold in memory, and cut its text into documents."""
 
 import codecs
 import json

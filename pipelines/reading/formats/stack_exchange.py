@@ -1,7 +1,8 @@
-"""Stack Exchange data dumps (https://archive.org/details/stackexchange): Posts.xml, one record per question.
+"""Stack Exchange data dumps (https://archive.org/details/stackexchange): Posts.xml, one record per question
+with its answers.
 
-The answers to a question may appear long after it. Posts are therefore sorted by question in runs, which are
-kept in a temporary file and then merged.
+The answers to a question may appear long after it. Posts are therefore sorted by question: sorted runs are
+written to a temporary file and then merged.
 """
 
 import heapq

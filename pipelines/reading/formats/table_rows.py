@@ -1,4 +1,6 @@
-"""Turn rows of Arrow record batches into records, for Parquet and Arrow files."""
+"""Turn rows of Arrow record batches into records, for Parquet and Arrow files, after checking the text
+columns.
+"""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -2,8 +2,8 @@
 
 Kept: paragraphs, headings with text below them, list items as lines, labels of links, text within formatting
 and code, LaTeX source of formulas. Removed: templates, tables, references, galleries, files, categories,
-comments, magic words. The grammar is https://www.mediawiki.org/wiki/Markup_spec as far as real pages use it.
-Every pass is linear in the length of the page.
+comments, magic words. The grammar is that of https://www.mediawiki.org/wiki/Markup_spec, as far as real pages
+use it. Every pass is linear in the length of the page.
 """
 
 import html

@@ -1,8 +1,8 @@
 """Find git repositories, and the commits that their branches and tags name, without running git.
 
-A repository may come from anyone, and its configuration can name programs that git would run. Only the
-repository's refs are read, from the files in which git stores them (gitrepository-layout), in the order in
-which git looks up a name (gitrevisions).
+A repository may come from anyone, and its configuration can name programs that git would run. Therefore only
+its refs are read, directly from the files in which git stores them (gitrepository-layout). A name is looked
+up in the same order as in git (gitrevisions).
 """
 
 import re

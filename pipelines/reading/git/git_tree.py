@@ -1,5 +1,5 @@
-"""List the files of a commit in a git repository, in the order in which git stores them: by the bytes of
-their paths.
+"""Find the commit that a tag leads to, and list the files of a commit in the order in which git stores them:
+by the bytes of their paths.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""Books of Project Gutenberg as plain text, without the project's licence and header and without credits.
+"""Books of Project Gutenberg as plain text, without the project's header, licence and credits.
 
-The lines that frame a book have changed since 1991. They separate the book from the licence
-(https://www.gutenberg.org/policy/license.html) or its older form, the "small print".
+The lines that separate a book from the licence (https://www.gutenberg.org/policy/license.html), or from its
+older form, the "small print", have changed since 1991.
 """
 
 import re

@@ -1,4 +1,6 @@
-"""The source of a paper in LaTeX as one text: its main file with the files that it includes, without preamble and comments."""
+"""The LaTeX source of a paper as one text: its main file, with the files that it includes inserted, without
+preamble and comments.
+"""
 
 import io
 import posixpath

@@ -1,4 +1,4 @@
-"""The text that the sender of a message wrote: decoded, without quoted text and signature."""
+"""The text that the sender of a message wrote: decoded, without quoted text or signature."""
 
 import re
 from collections.abc import Iterator

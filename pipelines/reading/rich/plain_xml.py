@@ -3,7 +3,7 @@ takes.
 
 expat checks that the XML is well-formed and has no document type. In well-formed XML, `<` only begins a tag,
 a comment, a CDATA section or a processing instruction. If there are only tags, a regular expression finds
-every one.
+every one; otherwise `read_plain` raises NotPlain.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Subtitles as text: SubRip (SRT) and WebVTT files without numbers, times, positions and tags."""
+"""Read the text of subtitles: SubRip (SRT) and WebVTT files without their numbers, times, positions and tags."""
 
 import html
 import math

@@ -1,4 +1,4 @@
-"""The text of a question with its answers, from the HTML of a Stack Exchange data dump."""
+"""Compose the text of a question and its answers from the HTML in a Stack Exchange data dump."""
 
 from pipelines.reading.web.extraction import PageLimits, fragment_text
 

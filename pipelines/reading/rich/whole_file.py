@@ -1,4 +1,4 @@
-"""Formats in which a whole file is one document, such as a PDF, whose text a child process extracts."""
+"""Read formats in which each file is one document, such as PDF. A child process extracts the text."""
 
 from collections.abc import Iterator
 

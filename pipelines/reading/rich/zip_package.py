@@ -1,4 +1,6 @@
-"""Documents that are zip packages of XML: their members, read in memory within limits and never extracted."""
+"""Read documents that are zip packages of XML: their members, read in memory within limits and never
+extracted to disk, and the elements of the XML.
+"""
 
 import io
 import posixpath

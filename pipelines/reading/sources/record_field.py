@@ -1,4 +1,4 @@
-"""Read fields of records as typed values, from which a source and the stage `record_fields` make columns."""
+"""Convert fields of records to typed values, for the columns of a source and of the stage `record_fields`."""
 
 import json
 import re

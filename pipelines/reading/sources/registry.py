@@ -1,5 +1,5 @@
-"""The formats that a corpus file may name. A built-in reader is imported only when a file of its format is
-read.
+"""The formats that a corpus file may name: built-in ones and those of installed packages. A built-in reader
+is imported only when a file of its format is read.
 """
 
 import pkgutil

@@ -1,4 +1,6 @@
-"""A source of a corpus file: where its files are and how they are read. docs/corpus_file.md is generated from it."""
+"""A source in a corpus file: where to find files of text and how to read them. Its fields are documented in
+docs/corpus_file.md, which is generated from this class.
+"""
 
 import codecs
 import re

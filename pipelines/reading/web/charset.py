@@ -2,22 +2,22 @@
 
 A byte order mark decides, and so does a first tag written in UTF-16 without a mark (XML 1.0, appendix F.1).
 Otherwise the candidates are, in this order: the charset of the HTTP header; the charset in the page's
-`<meta>` or XML declaration; detection from the bytes. Labels have the meaning that https://encoding.spec.whatwg.org gives
-them (`latin1` is windows-1252, `gb2312` is gb18030). Declarations are often wrong, so two rules override
-them:
+`<meta>` or XML declaration; detection from the bytes. Labels have the meaning that
+https://encoding.spec.whatwg.org gives them (`latin1` is windows-1252, `gb2312` is gb18030). Declarations are
+often wrong, so two rules override them:
 
-- Valid UTF-8 with at least _CONTINUATION_BYTES continuation bytes is taken as UTF-8. With fewer, it is taken as
-  UTF-8 if nothing is declared or all of it is ASCII, unless it has ESC or NUL bytes, as ISO-2022-JP and UTF-16
-  do. Text in another encoding is hardly ever valid UTF-8 by chance.
+- Valid UTF-8 with at least _CONTINUATION_BYTES continuation bytes is taken as UTF-8, because text in another
+  encoding is hardly ever valid UTF-8 by chance. With fewer, it is taken as UTF-8 only if nothing is declared or
+  all of it is ASCII, and if it has no ESC or NUL bytes, which suggest ISO-2022-JP or UTF-16.
 - An encoding is skipped if decoding inserts more U+FFFD than _BAD_SHARE of the non-ASCII bytes. A declared
   windows-1252 that is the first candidate is also skipped if the page has at least _ENOUGH non-ASCII bytes and
   fewer than _ALONE_SHARE of them are isolated, as accented letters are. Nearly every byte is valid in
   windows-1252, and servers declare it by default.
 
-Detection is resiliparse's, which is right for most encodings (benchmarks/charsets.py) but mistakes EUC-KR for
-UTF-8. If the detected encoding does not fit, EUC-KR is tried if most non-ASCII characters decoded as Korean
-are Hangul, then windows-1252 if enough bytes are isolated. Detected KOI8-R is read as KOI8-U, which has
-Ukrainian letters instead of eight box-drawing characters.
+resiliparse detects the encoding. It is right for most encodings (benchmarks/charsets.py) but mistakes EUC-KR
+for UTF-8. If the detected encoding does not fit, EUC-KR is tried if most non-ASCII characters decoded as
+Korean are Hangul, then windows-1252 if enough bytes are isolated. Detected KOI8-R is read as KOI8-U, which
+has Ukrainian letters instead of eight box-drawing characters.
 
 If no encoding fits, the one with the fewest replacements is used. Invalid bytes become U+FFFD;
 `Decoded.replaced` counts these, and `is_undecodable` says whether there are too many.

@@ -1,6 +1,6 @@
-"""List the files of a crawl that hold the captures found by an index query. The list serves as the `files` of
-a source. An index server, such as pywb or https://index.commoncrawl.org, answers with one JSON object per
-line; in CDXJ files, the key and the time precede the object.
+"""List the crawl files that contain the captures found by index queries, for use as the `files` of a source.
+An index server, such as pywb or https://index.commoncrawl.org, answers a query with one JSON object per line;
+in CDXJ files, a key and a time precede each object.
 """
 
 import re

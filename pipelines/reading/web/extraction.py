@@ -1,5 +1,5 @@
-"""Extract the text of one page or piece of HTML. `page_worker` calls these functions in a child process,
-whose kernel limits guard against what the checks here miss.
+"""Extract the text of one page or piece of HTML. `page_worker` calls these functions in a child process; the
+kernel's limits on that process guard against what the checks here miss.
 """
 
 import json

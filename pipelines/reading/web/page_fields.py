@@ -1,8 +1,8 @@
 """The title, date, author and language that a page declares, as fields of `meta`. The names of the fields
 begin with `page_`, because a record may already have a title or the date of a crawl.
 
-The page's meta elements (Open Graph, Dublin Core and the names in common use) come first, then JSON-LD of
-schema.org for date and author, then other HTML elements. For the language only, the `lang` attribute of
+The page's meta elements (Open Graph, Dublin Core and the names in common use) take precedence, then JSON-LD
+of schema.org for date and author, then other HTML elements. For the language only, the `lang` attribute of
 `html` comes before the meta elements. Nothing is guessed from the text.
 """
 

@@ -1,5 +1,5 @@
-"""A page, or its main content, as Markdown: headings, lists, tables, code and formulas; no links, no
-emphasis.
+"""Write a page, or its main content, as Markdown with headings, lists, tables, code and formulas, but without
+links and emphasis.
 
 resiliparse chooses the content and returns it as HTML with few kinds of elements. What this HTML cannot
 express is first written into the page as Markdown.

@@ -1,4 +1,5 @@
-"""Measure how much of a page is links and boilerplate, which cannot be seen in the extracted text.
+"""Measure which share of a page is links and which is boilerplate. The extracted text alone does not show
+this.
 
 Link density follows Kohlschütter et al. 2010 ("Boilerplate Detection using Shallow Text Features"), but
 counts letters and digits, not words, so that writing systems without spaces are measured in the same way.

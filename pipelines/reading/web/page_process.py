@@ -1,5 +1,5 @@
-"""The parent's side of the child process that extracts text from pages. `page_worker` is the child's side,
-and `extraction` handles a single page.
+"""The parent's side of the child process that extracts the text of pages and other raw records, all called
+pages here. `page_worker` is the child's side.
 
 Each run of `read_documents` has one child at a time, started by the first page. Pages are sent in batches;
 one batch is parsed while the next is read. The child answers page by page, so the work done before a failure

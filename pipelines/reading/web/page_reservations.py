@@ -1,7 +1,8 @@
 """Reservations of rights that a page declares, recorded without judging what they mean.
 
 There are three conventions: robots directives in HTML (`<meta name="robots" content="noai">`), robots
-directives in HTTP (`X-Robots-Tag`), and TDMRep, the protocol of W3C's community group of that name (2024).
+directives in HTTP (`X-Robots-Tag`), and the TDM Reservation Protocol in either (TDMRep, W3C Community Group,
+2024).
 """
 
 import re

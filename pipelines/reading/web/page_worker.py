@@ -1,15 +1,18 @@
 """Child process that parses pages, so that a parser that crashes, hangs or exhausts memory harms nothing
-else. `extraction` does the parsing; this module has the protocol and the limits of the process.
+else. Other raw records, such as a PDF, count as pages here. A parser, such as those in `extraction`, does the
+parsing; this module implements the protocol and the limits of the process.
 
 Protocol: `pipelines.reading.web.page_process` starts this process, writes the pages of a batch end to end
 into shared memory, and sends one line of JSON: their offset, the number of the first page, and [charset
 label, length] per page. Each page is answered on standard output as soon as it is done: the lengths of head
 and text (two little-endian uint32), the head (JSON), the text (UTF-8). A head is {"page": its number} plus
+one of:
 
-- {"meta": fields to add to the record}, with a text. For a page there are also "reservations", which are added to
-  those of the record, and "fields" declared by or measured on the page, which are added where the record has none,
-- {"reason"} for a page that is set aside, such as one over a deterministic limit or without text, or
-- {"failed"} with the type of an exception.
+- {"meta": fields to add to the record}, with a text. For an HTML page there are also "reservations", which are
+  added to those of the record, and "fields" declared by or measured on the page, which are added where the
+  record has none.
+- {"reason"} for a page that is set aside, such as one over a deterministic limit or without text.
+- {"failed": the type of an exception}.
 
 The first answer belongs to no page. It is {"ready": true} once the libraries are loaded, or {"unavailable":
 why not}.

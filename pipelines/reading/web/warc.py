@@ -1,7 +1,7 @@
 """Web formats: warc (WARC and ARC files, including WET) and html (one page per file).
 
 Records of a web archive become documents if they have an HTML payload or are conversion records of plain
-text, which WET files hold. Any other record is set aside with a reason, so that every record of a file is
+text, as in WET files. Any other record is set aside with a reason, so that every record of a file is
 accounted for.
 """
 

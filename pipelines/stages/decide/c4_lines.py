@@ -1,4 +1,4 @@
-"""C4's line rules, applied as edits: they remove the lines that C4 does not keep, and citation markers."""
+"""C4's line rules, applied as edits that remove citation markers and the lines that C4 does not keep."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar

@@ -1,7 +1,7 @@
 """User-defined regular expressions: count their matches, and replace or remove the matches by edits.
 
-The engine is RE2, as built into Arrow. Arrow returns the replaced texts but no positions. Therefore every
-match is wrapped in marks, which give its position.
+The engine is RE2, as built into Arrow. Arrow returns the replaced texts but no positions, so each match and
+its replacement are put between marks, which give the position.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Quantile thresholds: exact values over a whole corpus.
+"""Compute exact quantiles of columns over a whole corpus, as thresholds for rules.
 
 The columns are read twice: first to count the documents in coarse bins, then to count each value in the bins
 that contain a quantile.

@@ -1,5 +1,5 @@
-"""RefinedWeb's line-wise corrections as edits: they remove lines that are buttons, counters and headings, not
-sentences.
+"""RefinedWeb's line-wise corrections as edits, which remove or shorten lines that are not sentences, such as
+buttons, counters and headings.
 
 Penedo et al. 2023 (arXiv 2306.01116), appendix G.2: a line is discarded if it is mainly upper case, only
 numbers, a counter such as "3 likes", or a single word; a line of at most ten words loses certain patterns at

@@ -1,4 +1,4 @@
-"""Random samples of documents, over all documents or within each group."""
+"""Random samples of documents, drawn from all documents or within each group."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

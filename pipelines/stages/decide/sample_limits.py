@@ -1,11 +1,11 @@
-"""In a random order, keep the first documents of each group, up to a limit.
+"""Keep documents of each group in a random order, up to the group's limit.
 
     parts -> ranges of the random number -> groups -> ranges -> parts
 
 Every part sends each of its kept documents to the task of the range that contains the document's random
-number. This task sends the total of each group to the group's partition, which returns the totals of the
-group in all lower ranges and in all ranges. From these, the range's task finds which of its documents are
-beyond the limit.
+number. This task sends the total of each group to the group's partition, which returns two totals of the
+group: over all lower ranges, and over all ranges. From these, the range's task finds which of its documents
+are beyond the limit.
 """
 
 from collections.abc import Sequence

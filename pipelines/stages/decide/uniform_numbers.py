@@ -1,4 +1,6 @@
-"""Random numbers for documents. They are functions of the seed, the purpose and the document's id alone."""
+"""Random numbers for documents, determined by nothing but the seed, the purpose and the document's id; and
+the `drop` column of stages that choose documents by them.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Exact deduplication: of the documents with the same normalised text, keep one, or `keep_up_to`."""
+"""Exact deduplication: keep only one document, or `keep_up_to`, of those with the same normalised text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

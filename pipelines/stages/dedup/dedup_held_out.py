@@ -1,6 +1,6 @@
-"""Drop training documents that are near-copies of documents in the validation or test split that a source
-comes with. The comparison by MinHash follows Lee et al. 2022, "Deduplicating Training Data Makes Language
-Models Better", section 4.2.
+"""Drop training documents that are near-copies of documents in a source's own validation or test split. The
+comparison by MinHash follows Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better",
+section 4.2.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""Deduplication by URL: keep one document per address, or up to `keep_up_to`, elected in the same way as for
-exact copies.
+"""Deduplication by URL: keep one document per address, or up to `keep_up_to`. The winners are elected in the
+same way as for exact copies.
 
-Penedo et al. 2023 (RefinedWeb, arXiv 2306.01116), section 3.3, drop URLs that they kept from earlier parts of
-the crawl.
+Penedo et al. 2023 (RefinedWeb, arXiv 2306.01116), section 3.3, remove from each part of the crawl the URLs
+that they kept from earlier parts.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""Find, in two shuffles, the substrings that have an earlier occurrence, in an earlier part or earlier in the
+"""Find repeated substrings in two shuffles: those that already occurred in an earlier part, or earlier in the
 same part.
 
-Windows of `size` bytes are grouped by their minimizers (pipelines/kernels/search/substrings.py). A block is
-a run of windows with the same minimizer, about one for each size / 4 bytes of text.
+Windows of `size` bytes are grouped by their minimizers (pipelines/kernels/search/substrings.py). A block is a
+run of windows with the same minimizer, about one for each size / 4 bytes of text.
 
 1. A part sends each of its minimizers to a partition, which reports those that occur more than once.
 2. For these minimizers, a part sends the text of each distinct block, about 5 bytes for each byte of text. The

@@ -1,4 +1,6 @@
-"""Locality-sensitive hashing: band keys of MinHash signatures, and the best banding for a threshold."""
+"""Locality-sensitive hashing of MinHash signatures: band keys, the probability that two documents share a
+band, and the best banding for a similarity threshold.
+"""
 
 import numpy as np
 import pyarrow as pa

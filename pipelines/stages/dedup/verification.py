@@ -1,5 +1,5 @@
-"""A second election, among the members of a cluster that the comparison with its preferred document did not
-drop.
+"""A second election in each cluster, among the members that the comparison with its preferred document does
+not drop.
 
 Linked documents form chains, so a cluster can hold many documents that have little in common with its
 preferred document. The members that remain are considered again in the same order of preference: a new

@@ -1,4 +1,6 @@
-"""Lists of documents to exclude: files of ids, URLs, hosts or text hashes, loaded as sorted 16-byte entries."""
+"""Lists of documents to exclude: files of ids, URLs, hosts or text hashes, loaded as sorted 16-byte entries,
+and the keys under which a URL is looked up in them.
+"""
 
 import gzip
 import re

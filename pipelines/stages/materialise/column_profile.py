@@ -1,15 +1,15 @@
-"""Column profiles: a summary of a part with histograms and tables of values of its columns, and a sample of
-its documents. Summaries can be merged exactly.
+"""Column profiles: for each part, histograms of its numeric columns, tables of the values of its other
+columns, and samples of its documents. These summaries can be merged exactly.
 
 The merged summary of a source does not depend on its division into parts, except for the locations of the
-sampled documents, and its size does not grow with the corpus. The bins of the histograms are fixed:
+sampled documents, and its size does not grow with the corpus.
 
-A bin of positive values holds those with the same first two significant digits; below 1, bins are hundredths.
-The key of a bin is its lower end: 0.07 is [0.07, 0.08), 3.2 is [3.2, 3.3), 120 is [120, 130), 4,500 is
-[4,500, 4,600). So bins are linear for ratios and logarithmic for counts and bytes. Any threshold of two
-significant digits (below 1, of two decimals) falls between two bins. In a column of integers, each value
-below 100 has a bin of its own. For negative values, the ends are mirrored, and a bin still includes its lower
-end: -3.2 is [-3.2, -3.1).
+The bins of the histograms are fixed. A bin of positive values contains those with the same first two
+significant digits; below 1, bins are hundredths. The key of a bin is its lower end: 0.07 is [0.07, 0.08), 3.2
+is [3.2, 3.3), 120 is [120, 130), 4,500 is [4,500, 4,600). So bins are linear for ratios and logarithmic for
+counts and bytes. Any threshold of two significant digits (below 1, of two decimals) falls between two bins.
+In a column of integers, each value below 100 has a bin of its own. For negative values, the ends are
+mirrored, and a bin still includes its lower end: -3.2 is [-3.2, -3.1).
 """
 
 from collections.abc import Mapping, Sequence

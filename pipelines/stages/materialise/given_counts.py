@@ -1,4 +1,6 @@
-"""Count the documents of each split that a source comes with, and how many of them are kept."""
+"""Count the documents in each split that a source comes with, and how many of them are kept. Refuse a
+held-out split without kept documents.
+"""
 
 from collections.abc import Sequence
 

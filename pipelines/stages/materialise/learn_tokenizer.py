@@ -1,9 +1,9 @@
 """Tokenizer training on a sample of the kept text.
 
 Whole documents are chosen by the hash of their id, so the sample does not depend on the division into parts
-or on the number of workers. WordPiece and Unigram can give a different file each time they are trained. The
-other kinds, such as byte-level BPE (Sennrich et al. 2016; Radford et al. 2019), always give the same file for
-the same sample.
+or on the number of workers. Training WordPiece or Unigram twice on the same sample can give different files.
+The other kinds, such as byte-level BPE (Sennrich et al. 2016; Radford et al. 2019), always give the same
+file.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

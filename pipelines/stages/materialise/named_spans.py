@@ -1,5 +1,5 @@
-"""Find dates and names in texts with the taggers that `pii` uses. Salient span masking masks these spans, as
-in REALM (Guu et al., 2020, section 3.4).
+"""Find dates and names in texts with the named-entity models that `pii` also uses. Salient span masking masks
+these spans, as in REALM (Guu et al., 2020, section 3.4).
 """
 
 from collections.abc import Collection, Iterable

@@ -1,4 +1,6 @@
-"""Compute the optional columns of shards, `sentences`, `spans` and `target`, as token positions."""
+"""Encode texts, and compute the optional columns of shards as token positions: `sentences`, `spans` and
+`target`.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple

@@ -1,7 +1,8 @@
 """Count, by MinHash bands, the held-out documents that have a near-copy in the training split.
 
-A held-out document overlaps if it shares at least one band with a training document. There are 14 bands of 8
-MinHash values, so the probability is 0.56 at Jaccard similarity 0.7, 0.92 at 0.8, 0.9996 at 0.9.
+A held-out document counts if it shares at least one band with a training document. There are 14 bands of 8
+MinHash values, so two documents share a band with probability 0.56 at Jaccard similarity 0.7, 0.92 at 0.8,
+and 0.9996 at 0.9.
 """
 
 from collections.abc import Sequence

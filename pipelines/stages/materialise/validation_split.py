@@ -1,5 +1,6 @@
-"""Assign each document to a split. Documents of a source with a configured `split` keep it. In other sources,
-a share of the `split_by` groups (such as files or hosts), chosen by hash, is held out for validation.
+"""Assign each document to a split. If a source has a configured `split`, its documents keep the splits that
+it gives them. In other sources, a share of the `split_by` groups (such as files or hosts), chosen by hash, is
+held out for validation.
 """
 
 from dataclasses import dataclass

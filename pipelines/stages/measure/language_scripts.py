@@ -1,7 +1,8 @@
 """Scripts and languages: reject labels whose script the text does not use, identify languages that have their
 own script, and give languages and scripts their ISO codes.
 
-resiliparse compares n-grams by their hashes, so base64 and Ethiopic come near the profile of Chinese.
+Labels are checked because resiliparse compares only hashes of n-grams, so a text without a language, such as
+base64, can be labelled Chinese.
 """
 
 import re

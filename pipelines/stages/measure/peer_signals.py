@@ -1,5 +1,5 @@
-"""Peer signals: the columns tested by rule sets that are named after other implementations (`@datatrove`,
-`@tfds`).
+"""Peer signals: measures computed as other implementations compute them, for the rule sets named after these
+implementations (`@datatrove`, `@tfds`).
 
 They are in a separate stage from `quality_signals`, so that only corpora that filter by these rule sets bear
 their cost.

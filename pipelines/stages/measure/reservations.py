@@ -1,4 +1,4 @@
-"""Reservations: the declarations of a page about the use of its text, as columns for rules."""
+"""Reservations: what a page declares about the use of its text, such as `noai`, as columns for rules."""
 
 import re
 from collections.abc import Iterable

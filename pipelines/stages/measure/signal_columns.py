@@ -1,6 +1,7 @@
-"""The columns of `quality_signals` and `peer_signals`: types, and formulas over the kernels' counts.
+"""The columns of `quality_signals` and `peer_signals`: their types, and the formulas that compute them from
+the kernels' counts.
 
-The tables in `QualitySignals` and `PeerSignals` give their meanings, units and sources.
+The tables in `QualitySignals` and `PeerSignals` give the meanings, units and sources of the columns.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,5 +1,5 @@
-"""Run Presidio's recognizers. Most are behind a gate, so that they read only windows of the text that can
-contain an entity.
+"""Detect personal data in texts with Presidio's recognizers and, if configured, a named-entity model. Most
+recognizers are behind a gate, so that they read only windows of the text that can contain an entity.
 """
 
 from bisect import bisect_right

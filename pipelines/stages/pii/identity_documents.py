@@ -1,5 +1,6 @@
-"""Patterns of dates of birth, passport numbers, driving licence numbers and organisations. Dates and numbers
-are matched only after words that name them, such as "passport". The match is the number or date alone.
+"""Patterns of dates of birth, passport numbers, driving licence numbers and names of organisations. Dates and
+numbers are matched only after words that name them, such as "passport", and the match is the date or number
+alone. Organisations are matched by the legal form at the end of their name, such as "GmbH".
 """
 
 _MONTH = (

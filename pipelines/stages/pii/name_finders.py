@@ -1,4 +1,4 @@
-"""Find names with a named-entity model: either a spaCy pipeline or a token classifier of Hugging Face
+"""Find names with a named-entity model: a spaCy pipeline or a Hugging Face token classifier
 (token_classifier.py).
 """
 

@@ -1,5 +1,5 @@
 """Find and redact personal data outside the text: in `url`, and in the other fields of a record, which `meta`
-stores as JSON. Redacted copies are `pii_url` and `pii_meta`, null if nothing was replaced.
+stores as JSON. The redacted copies are the columns `pii_url` and `pii_meta`, null where nothing was replaced.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Personal data: found by Presidio's recognizers, replaced, and counted.
+"""Find personal data with Presidio's recognizers, replace it, and count it.
 
 Presidio is the reference for what counts as personal data, but it is far too slow to read a corpus. So most
 of its pattern recognizers see only windows that can contain an entity (pipelines/stages/pii/detect.py and
@@ -6,8 +6,8 @@ windows.py), in which they find the same entities as in the whole text.
 
 In the reference configuration, each of Presidio's recognizers is used as shipped and runs alone, and our own
 recognizers (pipelines/stages/pii/recognizers.py) are added. There is no NLP engine unless names are
-requested, and no context words raise scores. phonenumbers' leniency is VALID, and tldextract uses its bundled
-suffix list. The stage ignores finds that pipelines/stages/pii/false_finds.yaml lists as false.
+requested, and no context words raise scores. The leniency of phonenumbers is VALID, and tldextract uses its
+bundled suffix list. The stage ignores finds that pipelines/stages/pii/false_finds.yaml lists as false.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

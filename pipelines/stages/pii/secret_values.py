@@ -1,9 +1,9 @@
-"""Secrets that a text assigns to a name, such as `password = "..."`, distinguished from ordinary words by
-their entropy.
+"""Secrets that a text assigns to a name, such as `password = "..."`. Their entropy distinguishes them from
+ordinary words, and API keys from placeholders.
 
 The measure is the Shannon entropy of the value's characters, in bits per character: 3.3 to 4 for 16 random
 letters and digits; 3.3 to 3.9 for 32 random hexadecimal digits; mostly below 3.3 for an English word or an
-identifier. The threshold of 3.5 is that of gitleaks' rule `generic-api-key`.
+identifier. The threshold of 3.5 for secrets is that of gitleaks' rule `generic-api-key`.
 """
 
 import math

@@ -1,5 +1,5 @@
-"""Exact ranks of the values of columns over a whole corpus. They do not depend on the division into parts or
-partitions.
+"""Rank the values of columns exactly over a whole corpus. The ranks do not depend on how the corpus is
+divided into parts or partitions.
 
 The values of each column are divided into ranges, and each range is a partition. Every part sends its
 distinct values, with their counts, to the partitions. A partition merges the values of all parts, and sends

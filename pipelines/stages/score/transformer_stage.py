@@ -1,5 +1,5 @@
-"""The common base of stages that run a local Hugging Face model. No code or pickle in a model directory is
-run, and nothing is downloaded.
+"""The base class of stages that run a local Hugging Face model. Code and pickles in the model's directory are
+never executed, and nothing is downloaded.
 """
 
 import json

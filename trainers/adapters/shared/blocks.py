@@ -1,4 +1,5 @@
-"""The names of the parts of a block in the `transformers` model of each architecture.
+"""Where the `transformers` model of each architecture keeps its stacks, attention layers and the parts of its
+blocks: their names, and functions that find them.
 
 Some architectures compute several parts with a single matrix, for example queries, keys and values in GPT-2.
 A method that adapts one of these parts adapts the whole matrix.

@@ -1,4 +1,6 @@
-"""The base of methods that replace matrices of the model with peft's layers. Only this file imports peft."""
+"""The base class of methods that replace matrices of the model with peft's layers. Only this module imports
+peft.
+"""
 
 import warnings
 from abc import abstractmethod

@@ -1,4 +1,6 @@
-"""The protocol of fine-tuning methods, through which the rest of `trainers` uses them."""
+"""The base class of all fine-tuning methods, which defines how the rest of `trainers` uses them, and helpers
+that freeze, collect and set parameters.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

@@ -1,4 +1,6 @@
-"""P-tuning v2 (Liu et al., 2022), also called deep prompts: a prompt in every layer."""
+"""P-tuning v2 (Liu et al., 2022), also called deep prompts: a prompt in every layer. The functions of this
+module are shared with prefix tuning.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""Prompt tuning (Lester et al., 2021): trained embeddings before every text, with the model frozen."""
+"""Prompt tuning (Lester et al., 2021): the model is frozen, and trained embeddings precede every text. The
+functions of this module are shared with other methods that train prompts.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,3 +1,3 @@
-"""Methods that train weights of the base, only the task's head, or matrices and vectors that modify the
+"""Methods that train weights of the base, the task's head alone, or matrices and vectors that modify the
 base's weights.
 """

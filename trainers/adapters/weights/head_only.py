@@ -1,4 +1,4 @@
-"""Training of the head alone, on the hidden states of the last layer of a frozen base. With a head of a
+"""Train the task's head alone, on the hidden states of the last layer of a frozen base. If the head is a
 single matrix, this is a linear probe (Alain and Bengio, 2017).
 """
 

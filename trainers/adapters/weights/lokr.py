@@ -1,5 +1,5 @@
-"""LoKr, with peft's layers: add a low-rank Kronecker product to a matrix (KronA: Edalati et al., 2022; as in
-LyCORIS: Yeh et al., 2024).
+"""LoKr, with peft's layers: add a low-rank Kronecker product to a matrix (KronA, Edalati et al., 2022), as
+implemented in LyCORIS (Yeh et al., 2024).
 """
 
 from collections.abc import Mapping

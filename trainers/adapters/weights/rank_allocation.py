@@ -1,11 +1,11 @@
 """The allocation of AdaLoRA's ranks during training (Zhang et al., 2023, section 3).
 
 A triplet is a singular value with its two singular vectors. The sensitivity of a parameter is |weight x
-gradient|. Its importance is the sensitivity, smoothed over steps, times the smoothed deviation of the
-sensitivity. The importance of a triplet is the importance of its singular value plus, for each of its two
-vectors, the mean importance of the vector's entries (equations 7 to 11). At each allocation step, the
-singular values of the least important triplets are set to 0, as many as the budget of the step requires
-(equation 12).
+gradient|. Its importance is the product of two running averages: of the sensitivity, and of the sensitivity's
+absolute deviation from the first average. The importance of a triplet is the importance of its singular value
+plus, for each of its two vectors, the mean importance of the vector's entries (equations 7 to 11). At each
+allocation step, the singular values of the least important triplets are set to 0, so that only as many
+triplets remain as the budget allows (equation 12).
 """
 
 from collections.abc import Mapping

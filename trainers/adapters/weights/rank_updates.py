@@ -1,4 +1,6 @@
-"""AdaLoRA's allocation of ranks at any ZeRO stage. All workers make the same decisions."""
+"""Apply AdaLoRA's rank allocation to the model of an engine, at any ZeRO stage. All workers make the same
+decisions.
+"""
 
 from collections.abc import Mapping
 from typing import Any

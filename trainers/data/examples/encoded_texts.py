@@ -1,8 +1,9 @@
-"""The texts of examples as token ids, cached locally under a digest of the texts and the tokenizer.
+"""The texts of examples as token ids, and the tokens at which their words and answers begin or end. Tokens
+are cached locally under a digest of the texts and the tokenizer.
 
 If a text changes, for example because a file or a template was edited, the digest changes too. Tasks with the
-same texts share the cache. A text that occurs several times is encoded once, except where words are located
-in the texts (tagging).
+same texts share the cache. A text that occurs several times is encoded once, except for tagging, where the
+positions of words may differ.
 """
 
 from collections.abc import Callable

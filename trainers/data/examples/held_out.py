@@ -1,4 +1,4 @@
-"""Held-out splits of tasks, which are predicted and scored."""
+"""Held-out splits of tasks: their batches, and the predictions and scores computed from a model's outputs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,5 +1,5 @@
-"""Assign the segments of a batch to rows. Rows are as long as the longest segment, or up to four times as
-long if that costs less.
+"""Assign the segments of a batch to rows. If rows may contain several segments, their length is about that of
+the longest segment, or up to four times that where the batch then costs less to compute.
 """
 
 from collections.abc import Sequence

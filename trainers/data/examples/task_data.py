@@ -1,7 +1,7 @@
 """The samples of a fine-tuning run: the inputs of its tasks in the order of `trainers.data.order`.
 
-The tasks of the samples follow the mixing rates of Raffel et al. (2020, section 3.5.2), computed from the
-numbers of inputs. The order counts tokens, so a task's rate is multiplied by the mean length of its inputs.
+Tasks are mixed at the rates of Raffel et al. (2020, section 3.5.2), computed from their numbers of inputs.
+The order counts tokens, so a task's rate is multiplied by the mean length of its inputs.
 """
 
 import math

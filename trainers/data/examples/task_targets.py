@@ -1,5 +1,5 @@
-"""The targets of a task's head in the rows of a batch: the positions that the head reads, and the gold for
-its outputs.
+"""The targets of a task's head in the rows of a batch: the positions that the head reads, and the correct
+outputs.
 """
 
 from collections.abc import Sequence

@@ -1,1 +1,3 @@
-"""The hardware that models run on, how well it is used, and what that costs in energy."""
+"""The hardware that models run on: settings that suit it, how well a run uses it, and the energy and carbon
+dioxide that this costs.
+"""

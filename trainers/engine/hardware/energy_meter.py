@@ -1,7 +1,8 @@
 """Read the energy meters of the machine: RAPL for processors and memory, NVML for NVIDIA GPUs.
 
 RAPL counts the energy of all processes on the machine; Linux lets only root read it by default
-(CVE-2020-8694). NVML counts the energy of this worker's GPU, from the Volta generation on.
+(CVE-2020-8694). NVML counts the energy of this worker's GPU, from the Volta generation on; it is multiplied
+by the number of workers.
 """
 
 import ctypes

@@ -1,4 +1,6 @@
-"""Compute a vector or a number for each segment of a row, and the vectors of neighbouring sentences."""
+"""Compute the vector of each segment of a row, read the value at one position of each segment, and compute
+the vectors of neighbouring sentences.
+"""
 
 from typing import Any
 

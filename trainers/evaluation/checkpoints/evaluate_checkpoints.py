@@ -1,4 +1,4 @@
-"""Evaluate checkpoints of a run, and store each result before the next checkpoint is evaluated."""
+"""Evaluate checkpoints of runs, storing each checkpoint's results before the next is evaluated."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

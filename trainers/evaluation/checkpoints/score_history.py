@@ -1,5 +1,6 @@
-"""Scores over training, and their averages over the last checkpoints of a run. An average varies less than a
-single score, so it shows earlier which run is better (Heineman et al., 2025, Signal and Noise).
+"""Scores over training, their averages over the last checkpoints of a run, the signal and noise of each
+score, and comparisons between runs. An average varies less than a single score, so it shows earlier which run
+is better (Heineman et al., 2025, Signal and Noise).
 """
 
 import math

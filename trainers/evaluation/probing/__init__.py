@@ -1,3 +1,3 @@
-"""Look into a model: features of texts, probes of its layers, the similarity of texts by layer, and attention
-heads.
+"""Examine what a model has learned: write its hidden states to a table, probe its layers, measure how well
+each layer captures the similarity of texts, and measure its attention heads.
 """

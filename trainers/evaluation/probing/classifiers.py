@@ -1,4 +1,4 @@
-"""Classifiers of hidden states, from scikit-learn: a linear classifier and an MLP with one hidden layer."""
+"""Classify hidden states with scikit-learn: with a linear classifier, or an MLP with one hidden layer."""
 
 from typing import Any, Literal
 

@@ -1,4 +1,4 @@
-"""Write the hidden states of texts to a Parquet table."""
+"""Pool the hidden states of texts, and write pooled or per-token states to a Parquet table."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal

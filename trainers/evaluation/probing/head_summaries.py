@@ -1,4 +1,6 @@
-"""What the heads of a model attend to: how widely, how far, and how much to special tokens (Clark et al., 2019)."""
+"""Summarise what each attention head of a model attends to: how widely it spreads its attention, how far away
+it attends, and how much of its attention goes to special tokens (Clark et al., 2019).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""Heads as a table: what each head attends to, and how the loss changes without it."""
+"""Tabulate the attention heads of a model: what each head attends to, and how the loss changes when it is
+masked.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

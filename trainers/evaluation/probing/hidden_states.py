@@ -1,4 +1,5 @@
-"""Read the hidden states of every layer of a model on texts. The model reads the texts as in training:
+"""Compute the hidden states of texts in every layer of a model. The model reads the texts with the
+special tokens of its training objective, usually:
 
 decoder           <bos> text
 encoder           <cls> text <sep>

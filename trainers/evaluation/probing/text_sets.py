@@ -5,6 +5,8 @@ length           the number of words of a sentence, in up to six classes of abou
 word_content     which of up to twenty words of medium frequency a sentence contains; it contains exactly one of them
 word_order       whether two adjacent words of a sentence were swapped
 sentence_order   whether two consecutive sentences were swapped
+
+Sentences of fewer than 5 or more than 40 words are left out beforehand.
 """
 
 import re

@@ -1,3 +1,3 @@
-"""Score texts under decoders, encoders and encoder-decoders, and let decoders and encoder-decoders write
-texts.
+"""Score texts under decoders, encoders and encoder-decoders, and write texts with decoders and
+encoder-decoders.
 """

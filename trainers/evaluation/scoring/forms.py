@@ -1,6 +1,7 @@
 """The forms in which models of each family score a continuation, given its context. For an encoder-decoder,
-the encoder reads what is left of the arrow, the decoder what is right of it. For each token of the
-continuation, an encoder reads a copy of the text in which that token is masked.
+the encoder reads what is left of the arrow, and the decoder what is right of it. For each token of the
+continuation, an encoder reads a copy of the text in which that token is masked and, with `within_word`, so
+are the later tokens of its word.
 
     decoder             <bos> context continuation
       multitask         <bos> context <eos> continuation

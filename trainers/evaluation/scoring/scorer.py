@@ -1,4 +1,4 @@
-"""Compute the log-likelihoods of texts under a trained language model, and let it write texts."""
+"""Compute the log-likelihoods of texts under a trained language model, and write texts with it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,5 +1,5 @@
-"""Scores with and without the items that a model's training corpus contains. An item counts as found if a
-single document contains at least the share FOUND_AT of the words of its prompt or answer.
+"""Scores of a model with and without the items that occur in its training corpora. An item counts as found if
+a single training document contains at least 70 % (`FOUND_AT`) of the words of its prompt or of its answer.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Measure the cost of scoring a model."""
+"""Measure the cost of evaluating a model: time, energy and floating-point operations."""
 
 import time
 

@@ -1,5 +1,5 @@
-"""Measure which facts a model knows: which of a relation's objects it chooses for a subject in each statement
-of the relation.
+"""Measure which facts a model knows: for each subject of a relation, and with each of the relation's
+statements, the model chooses among all objects of the relation.
 """
 
 from collections.abc import Iterator

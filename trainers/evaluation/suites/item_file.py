@@ -1,4 +1,4 @@
-"""Write the file of items that the step `decontaminate` of a corpus searches for, as JSON lines."""
+"""Write the file of items that the step `decontaminate` searches a corpus for, in JSONL."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Scores over training runs that differ only in their seed."""
+"""Group training runs that differ only in their seed, and average their scores."""
 
 import json
 import math

@@ -1,4 +1,6 @@
-"""The result of a model on a task: a row per item, metrics with errors and intervals, and the chance level."""
+"""The result of a model on a task: a row per item, metrics with standard errors and 95 % intervals, and the
+chance level.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,7 @@
 """GPT (Radford et al., 2018): learned positions, post-norm blocks, GELU, tied embeddings.
 
-The GPT model of `transformers` takes only one mask per row. Its blocks are therefore called here one by one,
-with a mask per position.
+The GPT model of `transformers` takes only one mask for all positions of a row. Its blocks are therefore
+called here one by one, with a separate mask for each position.
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
-"""T5 (Raffel et al., 2020): an encoder-decoder with pre-norm blocks and, instead of positions, a learned
-scalar per head and distance bucket.
+"""T5 (Raffel et al., 2020): an encoder-decoder with pre-norm blocks and, instead of position embeddings, a
+learned bias on the attention scores for each head and distance bucket.
 
-Version 1.0 has ReLU and an output layer that is tied to the embeddings and whose input is scaled by 1 /
-sqrt(width). Version 1.1 has gated GELU and an untied output layer.
+Version 1.0 uses ReLU. Its output layer is tied to the embeddings, and the layer's input is scaled by 1 /
+sqrt(width). Version 1.1 uses gated GELU and an untied output layer.
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
 """ALBERT (Lan et al., 2020): BERT with embeddings whose width may differ from the model's, layers that share
 parameters, a head for masked tokens and, optionally, one for the order of sentences.
 
-`transformers` can share only whole layers. If layers share only their attention or only their feed-forward
-layers, the shared parameters are tied here.
+`transformers` can share only whole layers. If only the parameters of attention or only those of feed-forward
+layers are shared, they are tied here.
 """
 
 from dataclasses import replace

@@ -1,5 +1,5 @@
-"""SpanBERT's head, which predicts a token of a span from the two tokens next to the span and from the token's
-place in it (Joshi et al., 2020, section 3.2).
+"""SpanBERT's head, which predicts each token of a span from the states of the two tokens that enclose the
+span and from the token's position in it (Joshi et al., 2020, section 3.2).
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
-"""DeBERTa, version 1 (He et al., 2021), with the blocks of `transformers`: attention disentangled into
-content and distance, without positions in the input, and optionally the enhanced mask decoder.
+"""DeBERTa, version 1 (He et al., 2021), with the blocks of `transformers`: disentangled attention, which
+scores content and relative distance separately, no absolute positions in the input, and optionally the
+enhanced mask decoder.
 
-Each layer projects the embeddings of distances to keys and queries, with weights separate from those for
-content.
+In each layer, the keys and queries of distances have their own projections, separate from those of content.
 """
 
 from dataclasses import replace

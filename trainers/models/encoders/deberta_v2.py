@@ -1,6 +1,7 @@
-"""DeBERTa, versions 2 and 3 (He et al., 2021; He et al., 2023), with the blocks of `transformers`: attention
-disentangled into content and distance, without positions in the input, and optionally a convolution and the
-enhanced mask decoder.
+"""DeBERTa, versions 2 and 3 (He et al., 2021; He et al., 2023), with the blocks of `transformers`:
+disentangled attention, which scores content and relative distance separately, no absolute positions in the
+input, and optionally a convolution and the enhanced mask decoder. Version 3 may be trained as a discriminator
+with its generator.
 """
 
 from functools import partial

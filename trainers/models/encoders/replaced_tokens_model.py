@@ -1,4 +1,6 @@
-"""A discriminator with the generator whose replacements it detects (Clark et al., 2020, section 3)."""
+"""ELECTRA's discriminator, together with the generator whose replacements it detects (Clark et al., 2020,
+section 3).
+"""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
 """RoBERTa (Liu et al., 2019), with the blocks of `transformers`: BERT without token types and without a head
 for sentence pairs.
 
-`transformers` counts positions from the id of the padding token + 1. In the published models this id is 1. If
-it is larger, the export inserts unused rows at the beginning of the table of positions.
+`transformers` numbers positions from the padding token's id + 1. In the published models this id is 1. If the
+tokenizer's is larger, the export inserts unused rows at the beginning of the table of positions.
 """
 
 from dataclasses import replace

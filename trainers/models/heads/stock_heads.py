@@ -1,4 +1,4 @@
-"""Convert a model with a task head to a `transformers` model with the same results."""
+"""Convert a model with a task head to the stock `transformers` model that makes the same predictions."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,1 +1,3 @@
-"""Recurrent architectures, in files named after them, and their networks as `transformers` models."""
+"""Recurrent architectures, each in a file named after it, their networks as `transformers` models
+(`*_network`), and the layers that the networks use.
+"""

@@ -1,6 +1,6 @@
 """AWD-LSTM (Merity, Keskar and Socher 2017, arXiv 1708.02182), the language model of ULMFiT (Howard and Ruder
-2018): LSTM layers with dropped recurrent weights and variational dropout, embeddings tied to the output
-layer.
+2018): LSTM layers with DropConnect on the recurrent weights and variational dropout, and an output layer tied
+to the embeddings.
 
 Every document of a row begins with a state of zeros, even if it continues from an earlier row: state is not
 carried from row to row. So a row's losses depend only on the row, as in the other architectures, and a run
@@ -8,9 +8,9 @@ resumes exactly. Gradients flow back to the beginning of the document in the row
 `data.sequence_length` tokens.
 
 With `data.bptt`, rows are trained in windows (truncated back-propagation through time). Gradients flow back
-to the beginning of the window, while the state is carried from window to window within the document, without
-gradients. The weights are updated after every window, and every window has newly dropped recurrent weights
-and new variational masks, as in the authors' code.
+to the beginning of the window; the state is carried to the next window of the document, without gradients.
+The weights are updated after every window, and all dropout masks are drawn anew for every window, as in the
+authors' code.
 """
 
 from typing import Any

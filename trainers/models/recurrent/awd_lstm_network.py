@@ -1,5 +1,5 @@
-"""The network of AWD-LSTM as a `transformers` model, so that the code that reads and writes models also works
-for it.
+"""The network of AWD-LSTM as a `transformers` model, so that it is loaded and saved like the other
+architectures.
 """
 
 from collections.abc import Mapping

@@ -1,11 +1,11 @@
-"""ELMo (Peters et al. 2018, arXiv 1802.05365): a forward and a backward LSTM language model that share
-embeddings and output layer. With `character_filters`, a convolution computes the embeddings from the
+"""ELMo (Peters et al. 2018, arXiv 1802.05365): a forward and a backward LSTM language model with shared
+embeddings and a shared output layer. With `character_filters`, a convolution computes the embeddings from the
 characters of tokens.
 
 In both directions, every document of a row begins with a state of zeros, even if it continues from an earlier
 row. `data.bptt` must be null.
 
-Left out: clipping of cells and projections, which torch's LSTM does not offer.
+The clipping of cells and projections is left out, because torch's LSTM does not offer it.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,4 @@
-"""The network of ELMo as a `transformers` model, so that the code that reads and writes models also works for
-it.
-"""
+"""The network of ELMo as a `transformers` model, so that it is loaded and saved like the other architectures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
-"""The network of skip-thoughts as a `transformers` model, so that the code that reads and writes models also
-works for it.
+"""The network of skip-thoughts as a `transformers` model, so that it is loaded and saved like the other
+architectures.
 """
 
 from typing import Any

@@ -1,5 +1,6 @@
-"""Divide rows into the sequences that a recurrent layer reads. A sequence begins with a state of zeros, or
-continues from the final state of its row in the previous window.
+"""Divide rows into the sequences that a recurrent layer reads, and carry its state from window to window. A
+sequence begins with a state of zeros, or continues from the final state of its row in the previous window.
+`in_order` fixes the order in which the gradients of a layer's weights arrive.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
-"""Masked language modelling of subwords by their characters (CANINE-S: Clark et al., 2022, section 3.2).
+"""Masked language modelling of subwords for models that read characters (CANINE-S: Clark et al., 2022,
+section 3.2).
 
 tokens      the   quick    brown        fox
 characters  t h e _ q u i c k _ b r o w n _ f o x

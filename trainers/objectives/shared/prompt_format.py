@@ -1,5 +1,5 @@
-"""Prompts: how to write a user's text as input of a model, depending on its objective, and how to read the
-model's answer.
+"""The format of prompts: how to write a user's text as the input of a model, given its objective, and how to
+read the model's answer.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,6 @@
-"""Choose salient spans, for an encoder's masks and for an encoder-decoder's sentinels."""
+"""Choose which salient spans an encoder's objective masks, or an encoder-decoder's objective replaces with
+sentinels.
+"""
 
 from collections.abc import Sequence
 

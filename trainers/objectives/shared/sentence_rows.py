@@ -1,5 +1,5 @@
-"""Rows of separate sentences: each is between marks, attends only to itself, and appears once or several
-times.
+"""Rows of separate sentences. Each sentence is enclosed in `<cls>` and `<sep>`, attends only to itself, and
+appears once or several times.
 """
 
 from collections.abc import Sequence

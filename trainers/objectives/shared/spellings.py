@@ -1,4 +1,6 @@
-"""The characters that tokens stand for, needed by models that read characters."""
+"""The UTF-8 bytes that each token of a vocabulary spells, and the number of its characters, for models that
+read characters.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""The protocol of objectives, through which training, evaluation and inference use them."""
+"""The protocol through which training, evaluation and inference use an objective, and the contrasts by which
+an objective may compare vectors.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
-"""Find the tokens of a tokenizer that begin and end words, for whole-word masking.
+"""Determine which tokens of a vocabulary begin or end a word, for whole-word masking.
 
-A word is a run of letters, digits and combining marks with the white space before it. Every other character
-is a word by itself if the vocabulary allows it, as in BERT's basic tokenizer. Scripts without spaces between
-words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) are not segmented: each of their tokens is a word, and
-WordPiece's `##` is ignored in them.
+A word is a run of letters, digits and combining marks, together with the white space before it. Every other
+character is a word by itself if the vocabulary allows it, as in BERT's basic tokenizer. Scripts without
+spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) are not segmented: each of their tokens is
+a word, and WordPiece's `##` is ignored in them.
 """
 
 import re

@@ -1,5 +1,5 @@
-"""Keep the ratios between some domains as an earlier proposal set them. As in Olmix, the study treats these
-domains as one virtual domain.
+"""Keep the ratios between some domains fixed at those of an earlier proposal. As in Olmix, the study treats
+these domains as one virtual domain.
 """
 
 from collections.abc import Mapping

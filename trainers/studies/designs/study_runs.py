@@ -1,4 +1,4 @@
-"""The runs of a study, each with its job, mixture and corpus."""
+"""Open the corpora of a study and list its runs, each with its job, mixture and corpus."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""How the metrics change with the share of one domain, according to the laws of a study."""
+"""Curves of a study's predicted metrics against the share of one domain."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """The log-linear law y = c + exp(k + w.x) of a metric y and a mixture x, the regression of Data Mixing Laws
 (Ye et al., 2024, equation 1).
 
-The shares of a mixture sum to 1, so k is part of w here: y = c + exp(w.x). The law is convex.
+Since the shares of a mixture sum to 1, k is absorbed into w: y = c + exp(w.x). The law is convex.
 """
 
 from dataclasses import dataclass

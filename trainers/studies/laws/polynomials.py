@@ -1,7 +1,7 @@
 """Linear and quadratic laws: Scheffé's polynomials of mixtures (Scheffé, 1958), fitted by ridge regression.
 
-Since the shares x_i of a mixture sum to 1, neither a constant nor squares are needed: the metric is y = sum
-b_i x_i, plus sum b_ij x_i x_j over i < j in a quadratic law. The ridge is chosen by generalised
+Since the shares x_i of a mixture sum to 1, neither a constant nor squares are needed. A linear law is y = sum
+b_i x_i; a quadratic law adds the sum of b_ij x_i x_j over i < j. The ridge penalty is chosen by generalised
 cross-validation (Golub, Heath and Wahba, 1979).
 """
 

@@ -1,5 +1,5 @@
-"""Laws of mixtures as protocols (fitting to runs, prediction for mixtures, and gradients), and fitting with
-censored runs.
+"""Protocols for laws of mixtures (`Law`, which is fitted to runs, and `FittedLaw`, which predicts), and
+fitting with censored runs.
 
 A law predicts one metric of a run, for which lower is better, from the run's mixture: the share of each
 domain in the training tokens. A run that diverged has no measured value. It counts as censored: all that is

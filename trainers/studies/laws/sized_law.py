@@ -1,10 +1,10 @@
 """A law of mixtures for runs of several sizes: y = f(x) + sum_j A_j (S_j^-a_j - T_j^-a_j).
 
-f is any law of the mixture x, S_j is a size of the run (its parameters or its tokens), and T_j is the same
-size of the target. At the size of the target, the law is f alone. Adding the size term of Hoffmann et al.
-(2022) to f makes this the additive law of Shukor et al. (2025). On RegMix's runs of 1M and 60M parameters, a
-law in which size multiplies the effect of the mixture has two to six times the error of this law on held-out
-large runs, with 8 to 64 large runs in the fit.
+f is any law of the mixture x, S_j is a size of the run (its parameters or its tokens), and T_j is the
+corresponding size of the target. For a run of the target's size, the law is f alone. Adding the size term of
+Hoffmann et al. (2022) to f makes this the additive law of Shukor et al. (2025). We compared it with a law in
+which size multiplies the effect of the mixture, on RegMix's runs of 1M and 60M parameters: with 8 to 64 large
+runs in the fit, the error of the multiplicative law on held-out large runs is two to six times as high.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""Compare entries that were trained with the same seeds: the mean difference, its standard error, and a verdict."""
+"""Compare entries with a baseline that was trained with the same seeds: the mean difference, its standard
+error, and a verdict.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

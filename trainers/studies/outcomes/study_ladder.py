@@ -1,5 +1,5 @@
-"""A ladder of runs with several model sizes and numbers of tokens, to which the scaling law of a metric is
-fitted.
+"""Fit the scaling law of a metric to a ladder (runs with several model sizes and numbers of tokens), and test
+it on the runs of the largest model.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The comparisons that conclude a study."""
+"""The verdict of a study, which compares its entries with the baseline, and the runs of the confirmation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

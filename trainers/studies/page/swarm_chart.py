@@ -1,5 +1,5 @@
-"""A parallel-coordinates chart: each mixture of a study is a line through the shares of its domains and the
-mean of its metrics.
+"""A parallel-coordinates chart: each run of a study is a line through the shares of its domains and the
+weighted mean of its metrics.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The constraints on proposed mixtures: a minimum and a maximum share of each domain, and a sum of 1."""
+"""The constraints on proposed mixtures: shares sum to 1, and each domain has a minimum and a maximum share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ not import the code that builds corpora.
 STUDY/corpora/KEY.log    what the process printed
 STUDY/corpora/KEY.json   why the build failed, until it succeeds
 
-A killed build keeps its finished work, and the same command continues it. Builds with the same
+A killed build keeps its finished work; running the same command again continues it. Builds with the same
 output directory wait for each other.
 """
 

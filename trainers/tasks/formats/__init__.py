@@ -1,6 +1,6 @@
-"""Formats of task files.
+"""Readers of task files, by format.
 
-To add a format, add its reader to TEXT_FORMATS and its name to `Format` in `trainers.tasks.schema.task`.
+To add a text format, add its reader to TEXT_FORMATS and its name to `Format` in `trainers.tasks.schema.task`.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Rows and their gold, generated from templates. Tasks name a generator instead of files.
+"""Generate rows and their gold from templates, for tasks that name a generator instead of files.
 
 A generator returns the same rows every time. The generators probe subject-verb agreement (Linzen et al.,
 2016; Marvin and Linzen, 2018), the comparison of ages, adverbs of frequency, and negation between antonyms

@@ -1,4 +1,4 @@
-"""How a generated answer is processed before it is compared: filters, and the options of exact match."""
+"""Filters that process a generated answer before it is compared, and the options of exact match."""
 
 import string
 from collections.abc import Callable, Mapping

@@ -2,7 +2,7 @@
 
     task.yaml (+ include) -> HarnessTask -> render_rows -> contexts and continuations
 
-A field that is unknown here and could change a score raises ConfigError.
+Unsupported fields raise ConfigError if they could change a score.
 """
 
 from collections.abc import Mapping

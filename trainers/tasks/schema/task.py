@@ -1,10 +1,11 @@
-"""The task file, which defines a task's examples, where its files are, and how it is scored.
+"""The task file, which defines a task: its kind, where its data files are, how they are read, and how
+predictions are scored.
 
     my_task.yaml -> Task -> read_examples -> Examples -> inputs of a model
                       |                          |
                       +--- metrics <--- Predictions
 
-A Task is also the first layout of its own files; `elsewhere` lists alternative layouts.
+A Task also describes the layout of its data files; `elsewhere` lists alternative layouts.
 """
 
 import re

@@ -1,8 +1,9 @@
-"""Exact match and token F1 of answers, as the evaluation scripts of SQuAD 1.1 and 2.0 define them, and a
-metric that compares the last numbers of two texts.
+"""Metrics of answers: exact match and token F1, as the evaluation scripts of SQuAD 1.1 and 2.0 define them,
+and `number_match`, which compares the last numbers of two texts.
 
-In tasks whose questions may have no answer, the rules of SQuAD 2.0 apply: a prediction that is empty after
-normalisation means "no answer", which matches only a question without an answer.
+If questions may have no answer, exact match and token F1 follow SQuAD 2.0: a prediction that is empty after
+normalisation means "no answer", and is right only if the question has none. `best_threshold` chooses a
+threshold for no-answer scores.
 """
 
 import re

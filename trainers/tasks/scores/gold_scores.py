@@ -1,4 +1,6 @@
-"""Scores of the gold candidate, which respond to training earlier than accuracy does."""
+"""The probability and the reciprocal rank of the gold candidate, two metrics that respond to training earlier
+than accuracy does.
+"""
 
 import numpy as np
 

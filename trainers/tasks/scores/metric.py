@@ -1,4 +1,4 @@
-"""The protocol of metrics."""
+"""TaskMetric, a metric of predictions, and helpers for metrics that depend only on sums of statistics."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Outcomes: gold and predictions of the same examples, the only input of a metric."""
+"""Outcomes: the gold and the predictions of the same examples, from which every metric is computed."""
 
 from dataclasses import dataclass
 

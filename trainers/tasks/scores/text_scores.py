@@ -1,7 +1,7 @@
-"""Metrics of text: ROUGE, BLEU and chrF of texts that a model has written, perplexity and bits per byte of
-texts that it has scored.
+"""Metrics of text: ROUGE, BLEU and chrF for texts that a model has written, and perplexity and bits per byte
+for texts that it has scored.
 
-ROUGE is computed by rouge-score, BLEU and chrF by sacrebleu, because their tokenization is part of the
+rouge-score computes ROUGE, and sacrebleu computes BLEU and chrF, because their tokenization is part of the
 metric.
 """
 

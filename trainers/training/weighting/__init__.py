@@ -1,1 +1,3 @@
-"""Online weighting, one method per file: the weights of domains in the loss change from step to step."""
+"""Online weighting, which changes the weights of domains in the loss from step to step. Each method has its
+own file.
+"""

@@ -1,6 +1,6 @@
 """Adaptive data optimization (Jiang et al., 2024): weights from the slope of each domain's learning curve.
 
-`config.loss_weighting` has the definition.
+`trainers.config.loss_weighting` defines the method.
 """
 
 import math

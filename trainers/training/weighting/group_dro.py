@@ -1,4 +1,6 @@
-"""Group DRO against a reference model, as in DoReMi (Xie et al., 2023); `config.loss_weighting` has the definition."""
+"""Group DRO against a reference model, as in DoReMi (Xie et al., 2023); `trainers.config.loss_weighting`
+defines the method.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Choose the method of a run's online weights."""
+"""Create a run's online weights by the method that its config selects."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,6 @@
-"""The interface of all methods of online weighting."""
+"""The interface of all methods of online weighting, and the file in which a run leaves its weights for other
+runs.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

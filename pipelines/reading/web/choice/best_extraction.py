@@ -1,10 +1,10 @@
-"""`extract: best`: the lines of resiliparse and of trafilatura, chosen one by one.
+"""`extract: best`: choose line by line from the texts of resiliparse and trafilatura.
 
-A line is kept if a weighted sum of its features (`line_features`) is at least 0: by logistic regression, it
-is then content with a probability of at least one half. Lines between two kept lines are kept if both
-extractors have all of them. In Markdown, headings before a kept line, and tables and code next to one, are
-kept too. The weights in `line_weights.json` were fitted to the pages and snippets of trafilatura's evaluation
-(`python -m benchmarks.line_choice`). docs/benchmarks.md reports the quality by cross-validation.
+A line is kept if a weighted sum of its features (`line_features`) is at least 0, that is, if logistic
+regression gives it a probability of at least one half of being content. Lines between two kept lines are kept
+if both extractors have all of them. In Markdown, headings before a kept line, and tables and code next to
+one, are kept too. The weights in `line_weights.json` were fitted to the pages and snippets of trafilatura's
+evaluation (`python -m benchmarks.line_choice`). docs/benchmarks.md reports the quality by cross-validation.
 
 resiliparse is the cheaper of the two. Its lines are first judged alone, with weights for this purpose.
 trafilatura does not run if that judgement is certain, resiliparse's text has most of the page's prose, and

@@ -1,5 +1,5 @@
-"""Features by which lines are chosen: the form of a line, its neighbours, and which extractors took it for
-content.
+"""The features by which `extract: best` chooses lines: the form of a line, its neighbours, and which
+extractors took it for content.
 
 Features of blocks and their neighbours tell content from boilerplate (Kohlschütter et al. 2010, "Boilerplate
 Detection using Shallow Text Features"). No feature looks for words of a particular language.

@@ -1,4 +1,4 @@
-"""The lines of two texts of one page, merged in the order of the page.
+"""Merge the lines of two texts that were extracted from the same page, in the order of the page.
 
 Lines are compared by their letters and digits, so punctuation, emphasis and white space make no difference.
 In Markdown, a table counts as one line, and so does a block of code.

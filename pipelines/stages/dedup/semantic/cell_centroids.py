@@ -1,4 +1,5 @@
-"""Compute the centroids of the cells of similar embeddings, by k-means over a sample of the corpus.
+"""Find the centroids of the cells into which similar embeddings are grouped, by k-means on a sample of the
+corpus.
 
 The sample is drawn by document id, so it does not depend on the division into parts.
 """

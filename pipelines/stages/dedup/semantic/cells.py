@@ -1,4 +1,5 @@
-"""Cells of similar embeddings on disk, and the election of the documents to keep within each cell.
+"""Deduplicate within cells of similar embeddings: bring the documents of each cell together, and elect those
+to keep.
 
 Every part sends its documents to the partitions of their cells, each partition elects, and the results return
 to the parts.

@@ -1,4 +1,6 @@
-"""Topics: clusters of the embeddings of documents, at one or two levels, named by characteristic words."""
+"""Learn the topics of a corpus, clusters of the embeddings of its documents at one or two levels, and write
+the topic of each document.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,1 +1,3 @@
-"""The layers, the enhanced mask decoder and the discriminator of the versions of DeBERTa."""
+"""Parts of the DeBERTa models: the layers with the enhanced mask decoder, and DeBERTaV3's discriminator with
+its embeddings.
+"""

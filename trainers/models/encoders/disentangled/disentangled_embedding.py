@@ -1,4 +1,6 @@
-"""Embeddings that a discriminator shares with its generator (DeBERTaV3: He et al., 2023)."""
+"""Gradient-disentangled embedding sharing (DeBERTaV3: He et al., 2023, section 3): a discriminator reads its
+generator's embeddings plus a table of its own. For export, the two tables are merged.
+"""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,6 +1,6 @@
-"""The layers of DeBERTa (He et al., 2021) and the enhanced mask decoder. The layers are called one by one,
-because the full `transformers` model does not accept an attention mask that differs from position to
-position.
+"""The forward pass through DeBERTa's layers and the enhanced mask decoder (He et al., 2021), and the check of
+a configuration's settings. The layers are called one by one, because the full `transformers` model does not
+accept an attention mask that differs from position to position.
 """
 
 from collections.abc import Callable, Mapping

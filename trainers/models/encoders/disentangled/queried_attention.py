@@ -1,4 +1,4 @@
-"""The attention of DeBERTa's first version for the enhanced mask decoder."""
+"""The attention of DeBERTa's version 1 with separate query states, as the enhanced mask decoder needs it."""
 
 from typing import Any
 
