@@ -71,6 +71,6 @@ def take_account() -> dict[str, float]:
 
 
 def add_account(total: dict[str, float], spent: Mapping[str, float]) -> None:
-    """Add the seconds of an account to a running total, in place."""
+    """Add an account's seconds per purpose to `total`, in place."""
     for purpose, seconds in spent.items():
         total[purpose] = total.get(purpose, 0.0) + seconds

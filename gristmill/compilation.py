@@ -53,7 +53,7 @@ _OPTIONS = ("OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT")  # of numba.config: they 
 
 
 def kernel(inline: str = "never", nogil: bool = False) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that makes numba compile a function and caches the machine code."""
+    """Return a decorator that compiles a function with numba and caches its machine code."""
 
     def compiled(function: Callable[..., Any]) -> Any:
         assert isinstance(function, types.FunctionType)

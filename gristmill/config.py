@@ -367,7 +367,7 @@ def _dataclass(kind: Any, data: Any, where: str, path: str) -> Any:
 
 
 def parse_size(text: str) -> int:
-    """Parse a number of bytes: `4GB` is 4e9, `4GiB` is 2**32, `512k` is 512,000."""
+    """Parse a size and return it in bytes: `4GB` is 4e9, `4GiB` is 2**32, `512k` is 512,000."""
     match = _SIZE.fullmatch(text.strip())
     if not match:
         raise ValueError(f"got {text!r}, expected a size, such as 4GB or 512MiB")

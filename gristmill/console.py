@@ -99,7 +99,7 @@ class ProgressDisplay:
         )
 
     def progress(self, phase: str, done: int, total: int) -> None:
-        """Show progress: `done` of the `total` tasks of a phase."""
+        """Show that `done` of the `total` tasks of a phase are finished."""
         if self._live:
             if self._task is None or phase != self._phase:
                 if self._task is not None:

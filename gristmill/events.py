@@ -24,7 +24,9 @@ class EventLog:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open `path` for appending; its directory is created if missing."""
+        """Open the log `path` for appending. Its directory is created if missing. If the last line is
+        incomplete, it is ended and followed by a CUT_OFF event.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         cut_off = False
         if path.exists() and path.stat().st_size:
@@ -104,7 +106,7 @@ def _event(line: bytes) -> dict[str, Any] | None:
 
 
 def human_line(**fields: Any) -> str:
-    """Format a readable line: `name value` pairs joined by two spaces."""
+    """Format fields as a readable line: `name value` pairs separated by two spaces."""
     return "  ".join(f"{name} {_short(value)}" for name, value in fields.items())
 
 

@@ -30,7 +30,7 @@ class Host:
     """The machine that this process runs on. Paths are strings; failed operations on files raise OSError."""
 
     def monotonic(self) -> float:
-        """Return the seconds of a clock that never goes back."""
+        """Return the time in seconds of a clock that never runs backwards."""
         return time.monotonic()
 
     def time(self) -> float:
@@ -46,7 +46,9 @@ class Host:
         return uuid.uuid4().hex
 
     def identity(self) -> dict[str, object]:
-        """Return the facts that identify this process."""
+        """Return what identifies this process: the host name, the process ID with the scope in which it is
+        unique (`kernel`), and the start time.
+        """
         pid = os.getpid()
         return {"host": os.uname().nodename, "pid": pid, "kernel": kernel(), "started": process_start(pid)}
 
@@ -102,7 +104,7 @@ class Host:
         return answer.result()
 
     def exit(self, status: int) -> NoReturn:
-        """End this process at once."""
+        """End this process at once, without any cleanup."""
         os._exit(status)
 
     def open(self, path: str, mode: str = "rb", buffering: int = -1) -> BinaryIO:
@@ -114,7 +116,7 @@ class Host:
         os.fsync(file.fileno())
 
     def fsync_directory(self, path: str) -> None:
-        """Make the names in a directory durable."""
+        """Make changes to the entries of a directory durable."""
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -126,7 +128,7 @@ class Host:
         os.rename(old, new)
 
     def link(self, old: str, new: str) -> None:
-        """Give a file a second name. Raises FileExistsError if the name is taken."""
+        """Create `new` as a hard link to the file `old`. Raises FileExistsError if `new` exists."""
         os.link(old, new)
 
     def unlink(self, path: str) -> None:
@@ -196,7 +198,7 @@ class Host:
         write(path)
 
     def store(self, scheme: str, make: Callable[[], Any]) -> Any:
-        """Return the fsspec file system for a URL scheme. On this host, `make` creates it."""
+        """Return the fsspec file system for a URL scheme. This host calls `make` to create it."""
         return make()
 
 

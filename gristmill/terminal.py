@@ -25,7 +25,7 @@ def _escaped(character: str) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """Format a time in a suitable unit: `35 s`, `12 min`, `3.4 h`, `2.1 days`."""
+    """Format a duration in a suitable unit: `35 s`, `12 min`, `3.4 h`, `2.1 days`."""
     for limit, size, unit in ((100, 1, "s"), (6000, 60, "min"), (172_800, 3600, "h")):
         if seconds < limit:
             amount = seconds / size
@@ -52,5 +52,7 @@ def human_bytes(size: float) -> str:
 
 
 def quantity(number: int, noun: str) -> str:
-    """Return a number with its noun: `1 document`, `1,024 documents`."""
+    """Format a number with a noun, adding `s` to the noun unless the number is 1: `1 document`, `1,024
+    documents`.
+    """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -22,7 +22,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit status of `gristmill.cli.run_command`."""
+    """Run the command in `arguments` (default: `sys.argv[1:]`) and return its exit status, as
+    `gristmill.cli.run_command` does.
+    """
     return run_command(parser(), arguments, "continues where it stopped")
 
 

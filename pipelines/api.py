@@ -64,7 +64,7 @@ class OpenCorpus:
 
     @property
     def sources(self) -> list[str]:
-        """The names of the sources."""
+        """The names of the corpus's sources."""
         return list(self.corpus.manifest.sources)
 
     @property
@@ -212,7 +212,7 @@ def search(
     dropped: bool = False,
     limit: int = 20,
 ) -> SearchResult:
-    """Open a corpus and search it once, as `OpenCorpus.search` does."""
+    """Open a corpus for a single search. Arguments and result are those of `OpenCorpus.search`."""
     query = Query(text, regex, ignore_case, words=words)
     return search_corpus(_location(corpus), query, sources, dropped, limit)
 

@@ -1,5 +1,5 @@
-"""Render a comparison of tokenizers: a panel for each measure as SVG, or a page with the panels and the
-table.
+"""Render a comparison of tokenizers as an SVG file with a chart for each measure, or as an HTML page with the
+charts and a table.
 """
 
 from collections.abc import Sequence

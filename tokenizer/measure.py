@@ -1,4 +1,6 @@
-"""Measure a tokenizer on texts: fertility, compression, vocabulary use, and whether decoding restores the text."""
+"""Measure a tokenizer on texts (fertility, compression, vocabulary use, and whether decoding restores the
+text), and describe its vocabulary.
+"""
 
 from dataclasses import dataclass
 
@@ -10,10 +12,10 @@ from tokenizer.encode import Encoder
 
 @dataclass(frozen=True)
 class Measurement:
-    """Counts over documents, and two ratios of them.
+    """The measurements of a tokenizer on a set of documents.
 
-    Words are separated by white space, so `tokens_per_word` (fertility) means something only for languages
-    with spaces between words. `bytes_per_token` counts UTF-8 bytes.
+    Words are separated by white space, so `tokens_per_word` (fertility) is meaningful only for languages with
+    spaces between words. `bytes_per_token` counts UTF-8 bytes.
     """
 
     documents: int

@@ -38,7 +38,7 @@ _SPINS = "1000"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit status of `gristmill.cli.run_command`."""
+    """Run the command that `arguments` (by default, the command line) names, and return its exit status."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
     return run_command(parser(), arguments, "continues from the last checkpoint")

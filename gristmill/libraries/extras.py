@@ -45,7 +45,7 @@ def extra_of(module: str) -> str:
 
 
 def install_extra(extra: str) -> str:
-    """Return the command that installs an extra with the versions that were tested."""
+    """Return the pip command that installs an extra with the tested versions of its dependencies."""
     return f"pip install --constraint constraints.txt --editable '.[{extra}]'"
 
 

@@ -12,7 +12,9 @@ _CHECK = "get_dashboard_dependency_error"
 
 
 def start_local_ray(**options: Any) -> None:
-    """Start Ray on this machine without its dashboard, autoscaler and log monitor."""
+    """Start Ray on this machine without its dashboard, autoscaler and log monitor. `options` are passed to
+    `ray.init`.
+    """
     import ray
 
     # Else `ray.init` waits for workers that Ray starts in advance, for ever if these are killed (ray-project/ray#40131).

@@ -70,7 +70,7 @@ class Drawing:
         self.add("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=colour, **attributes)
 
     def bar(self, x: float, y: float, width: float, height: float, colour: str, title: str | None = None) -> None:
-        """Draw a rectangle, unless its width is 0."""
+        """Draw a filled rectangle, or nothing if its width is not positive."""
         if width > 0:
             self.add("rect", title=title, x=x, y=y, width=width, height=height, fill=colour)
 
@@ -90,7 +90,7 @@ class Drawing:
         self._marks.append(f'<svg x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" overflow="hidden">')
 
     def close_plot(self) -> None:
-        """Restore the origin and the clipping from before `open_plot`."""
+        """Undo the clipping and the move of the origin by `open_plot`."""
         self._marks.append("</svg>")
 
     def finish(self, label: str, description: str) -> Markup:

@@ -8,12 +8,12 @@ NONE = "–"
 
 
 def count(value: float | None) -> str:
-    """Format a count with all digits: `1,234,567`."""
+    """Format a count in full: `1,234,567`."""
     return NONE if value is None else f"{value:,}"
 
 
 def decimals(value: float | None, places: int) -> str:
-    """Format a number with a fixed number of decimal places."""
+    """Format a number to `places` decimal places: `1,234.50`."""
     return NONE if value is None else f"{value:,.{places}f}"
 
 
@@ -38,7 +38,7 @@ def in_words(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Format a number of bytes with a unit."""
+    """Format a number of bytes with a decimal unit: `12.3 MB`."""
     return NONE if value is None else human_bytes(value)
 
 
@@ -69,7 +69,7 @@ def duration(seconds: float) -> str:
 
 
 def time(seconds: float) -> str:
-    """Format seconds since 1970 as a time in UTC."""
+    """Format a Unix time as a date and time in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 

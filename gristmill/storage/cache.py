@@ -68,7 +68,7 @@ def path_for(kind: str, name: str) -> LocalPath:
 
 
 def store(kind: str, name: str, content: bytes) -> None:
-    """Write a computed file to its path (`path_for`)."""
+    """Cache a computed file at the path that `path_for` returns."""
     path_for(kind, name).write_atomic(content)
     _account(len(content))
 

@@ -161,7 +161,7 @@ class LocalPath(PosixPath, Location):
                 raise
 
     def rmdir(self) -> None:
-        """Remove the empty directory, as in pathlib."""
+        """Remove the directory, which must be empty."""
         host().rmdir(str(self))
 
     @property

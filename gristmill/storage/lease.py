@@ -43,7 +43,7 @@ class Lease:
     count: int = 0
 
     def state(self) -> bytes:
-        """Return the bytes of the lease file."""
+        """Return the lease as bytes to write to its file."""
         facts: dict[str, object] = {"holder": self.holder, "count": str(self.count).zfill(_DIGITS), "work": self.work}
         return json.dumps(facts | host().identity()).encode() + b"\n"
 

@@ -67,7 +67,7 @@ class Location(ABC):
     @property
     @abstractmethod
     def suffix(self) -> str:
-        """The suffix of the last component."""
+        """The suffix of the last component, such as `.gz`; empty if there is none."""
 
     @property
     @abstractmethod
@@ -119,7 +119,9 @@ class Location(ABC):
 
     @abstractmethod
     def bytes_below(self) -> int:
-        """Return the total size in bytes of all files below a directory; 0 in an object store."""
+        """Return the total size in bytes of all files below a directory. In an object store, it is not
+        computed, and the result is 0.
+        """
 
     @abstractmethod
     def missing_hint(self) -> str:
@@ -148,7 +150,9 @@ class Location(ABC):
 
     @abstractmethod
     def record(self, relative: str) -> FileRecord:
-        """Return the record of the finished file `relative` below this directory."""
+        """Read the finished file `relative` below this directory and return its record. In an object store,
+        this also copies the file into the cache.
+        """
 
     @abstractmethod
     def verify(self, record: FileRecord) -> Path:
@@ -235,7 +239,7 @@ class Location(ABC):
 
 
 def missing_file(path: Location, directory: Location) -> CorruptFileError:
-    """Return the error for a recorded file below `directory` that is missing."""
+    """Return the error to raise if the recorded file `path` below `directory` is missing."""
     return CorruptFileError(
         f"{path}: recorded in its manifest but missing; run the command again, and if that does not help, "
         f"{repair_advice(path, directory)}"

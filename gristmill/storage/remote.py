@@ -62,7 +62,9 @@ class Remote:
     """
 
     def check(self) -> None:
-        """Raise ValueError for a scheme that cannot be opened or an unsuitable endpoint."""
+        """Raise ValueError if a scheme is unsupported, or if `endpoint` is given but is not a plain HTTP(S)
+        URL.
+        """
         for scheme in self.schemes:
             if scheme not in _LIBRARIES:
                 raise ValueError(f"schemes: got {scheme!r}, expected some of {', '.join(_LIBRARIES)}")
@@ -298,7 +300,7 @@ def _connect(url: str, remote: Remote) -> tuple[Any, str]:
 
 
 def library_of_scheme(scheme: str) -> tuple[str, str]:
-    """Return the module that opens URLs of a scheme, and the command that installs it."""
+    """Return the name of the module needed to open URLs of a scheme, and the command that installs it."""
     return _LIBRARIES[scheme]
 
 
@@ -325,7 +327,7 @@ def _store(scheme: str, remote: Remote) -> Any:
 
 
 def _address(url: str, scheme: str, store: Any) -> str:
-    """Return the URL of the service behind a store."""
+    """Return a URL on the server to which requests for `url` go."""
     if scheme == "s3":
         return str(store.s3.meta.endpoint_url)
     if scheme in ("http", "https"):
@@ -432,7 +434,7 @@ def put_url(url: str, remote: Remote, local: Path) -> None:
 
 
 def write_url(url: str, remote: Remote, content: bytes) -> None:
-    """Store bytes under a URL, replacing any existing file."""
+    """Write `content` to a URL, replacing any existing file."""
     _ask(url, remote, lambda store, path: store.pipe_file(path, content), size=len(content))
 
 
@@ -478,7 +480,7 @@ def remove_url(url: str, remote: Remote) -> None:
 
 
 def children_of_url(url: str, remote: Remote) -> list[str]:
-    """Return the names directly below a prefix, sorted. Empty if nothing exists below it."""
+    """Return the sorted names directly below a prefix; an empty list if there are none."""
 
     def children(store: Any, path: str) -> list[str]:
         names = store.ls(path, detail=False)

@@ -16,7 +16,7 @@ _CHUNK = 1 << 20
 
 
 def file_checksum(path: Path) -> str:
-    """Return the xxh3_128 of a whole file, in hex."""
+    """Return the xxh3_128 of a file's content, as 32 hex digits."""
     with spend(HASHING):
         return retry(path, lambda: _checksum(path))
 
@@ -30,7 +30,7 @@ def _checksum(path: Path) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return `value` as JSON with sorted keys and no white space between tokens."""
+    """Return `value` as ASCII JSON with sorted keys and no white space between tokens."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 
 
@@ -40,7 +40,7 @@ def digest(value: Any) -> str:
 
 
 def write_json(path: Location, value: dict[str, Any], check: Check | None = None) -> None:
-    """Write a JSON object atomically if `check` passes. The field `checksum` is added."""
+    """Write a JSON object with the added field `checksum` atomically, and only if `check` passes."""
     path.write_atomic(_with_checksum(value), check)
 
 

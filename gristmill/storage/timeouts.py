@@ -83,14 +83,16 @@ def _errors(place: str, secret: bool, missing: bool) -> Iterator[None]:
 
 
 def hides_failure(error: FileNotFoundError) -> bool:
-    """Return whether a FileNotFoundError from fsspec hides a server failure."""
+    """Return whether a FileNotFoundError from fsspec was caused by something other than a missing file, such
+    as a server error.
+    """
     cause = error.__cause__
     failed = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
     return failed or getattr(cause, "status", 404) not in (404, 410)
 
 
 def _status(error: BaseException) -> int | None:
-    """Return the HTTP status of the response that caused an error. None if no response did."""
+    """Return the status of the HTTP error response that caused an error, or None if there was none."""
     for found in (error, error.__cause__):
         response: Any = getattr(found, "response", None)
         facts = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}

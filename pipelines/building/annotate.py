@@ -172,7 +172,7 @@ def _annotate(stage: PartStage, docs: pa.Table) -> pa.Table:
 
 
 def _edited_text(stage: PartStage) -> Text:
-    """Return the text to which the edits of a stage apply."""
+    """Return the text column that a stage edits."""
     return next(each for each in stage.read_columns() if isinstance(each, Text))
 
 

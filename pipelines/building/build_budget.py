@@ -76,7 +76,9 @@ def describe_budget(budget: Mapping[str, Any]) -> str:
 
 
 def processor_seconds() -> float:
-    """Return the processor seconds of this process and of the processes that it started."""
+    """Return the CPU time of this process and its descendants, in seconds. Where /proc is missing, running
+    descendants are not counted.
+    """
     seconds = tree_seconds(os.getpid())
     if seconds is not None:
         return seconds

@@ -30,7 +30,7 @@ class BuildMetrics:
         self._exporter = Exporter(METRICS, corpus=corpus)
 
     def progress(self, published: int, steps: int) -> None:
-        """Record the number of steps, and how many of them are published."""
+        """Record how many steps there are and how many of them are published."""
         self._exporter.record("steps", steps)
         self._exporter.record("steps_published", published)
 
@@ -59,7 +59,7 @@ class BuildMetrics:
 def counted(
     results: Iterable[tuple[int, Result]], count: Callable[[int, Result], None]
 ) -> Iterator[tuple[int, Result]]:
-    """Yield the results unchanged, and call `count(position, result)` as each arrives."""
+    """Yield the pairs of `results` unchanged, calling `count(position, result)` for each one as it arrives."""
     for position, result in results:
         count(position, result)
         yield position, result

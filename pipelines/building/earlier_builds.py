@@ -38,14 +38,14 @@ class EarlierBuild(Generic[Place]):
 
 
 def earlier_builds(directory: Place) -> list[EarlierBuild[Place]]:
-    """Return the earlier builds that are kept in the directory of a corpus, oldest first."""
+    """Return the earlier builds kept in a corpus directory, oldest first."""
     names = (path.name for path in directory.glob(f"{EARLIER}*.json"))
     matches = sorted((int(match[1]), match[2], match[0]) for match in map(_FILE.fullmatch, names) if match)
     return [EarlierBuild(number, fingerprint, directory / name) for number, fingerprint, name in matches]
 
 
 def surplus_builds(directory: Place, keep: int) -> list[EarlierBuild[Place]]:
-    """Return all earlier builds except the last `keep`, oldest first."""
+    """Return all earlier builds except the newest `keep`, oldest first."""
     builds = earlier_builds(directory)
     return builds[: max(0, len(builds) - keep)]
 

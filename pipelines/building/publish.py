@@ -62,7 +62,7 @@ def _commits(inventory: Inventory) -> dict[str, dict[str, str]]:
 
 
 def corpus_fingerprint(steps: Sequence[Mapping[str, str]], gone: Mapping[str, Sequence[str]]) -> str:
-    """Return the fingerprint of a corpus: a digest of its steps and forgotten records."""
+    """Return the fingerprint of a corpus: a digest of its steps' fingerprints and its forgotten records."""
     removed = [{source: list(records) for source, records in gone.items()}] if gone else []
     return digest([*(step["fingerprint"] for step in steps), *removed])
 

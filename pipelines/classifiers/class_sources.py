@@ -53,7 +53,7 @@ def source_facts(corpus: Corpus, source: str, count: int) -> dict[str, Any]:
 
 
 def kept_orders(corpus: Corpus, source: str, seed: int) -> np.ndarray:
-    """Return the hash of the id of every kept document of a source, uint64 [n]."""
+    """Return the `hash_id` of every kept document of a source, uint64 [n]."""
     orders = [np.zeros(0, np.uint64)]
     for part in corpus.parts(source):
         docs = part.table((DROP, "id"))
@@ -71,5 +71,5 @@ def highest_hash(orders: Sequence[np.ndarray], count: int) -> int:
 
 
 def hash_id(identifier: bytes, seed: int) -> int:
-    """Return the 64-bit hash of an id with `seed`. Documents are sampled by this hash."""
+    """Return the 64-bit hash, seeded with `seed`, of a document's id. Documents are sampled by this hash."""
     return xxhash.xxh3_64_intdigest(identifier, seed)

@@ -7,7 +7,7 @@ _PRECISIONS = 10  # rows of the table of thresholds
 
 
 def model_card(name: str, facts: dict[str, Any]) -> str:
-    """Return the card of the classifier `name`. `facts` is the content of metrics.json."""
+    """Return the model card of the classifier `name`, in Markdown. `facts` is the content of metrics.json."""
     held = facts["held_out"]
     rows = [f"# {name}", "", _ABOUT[facts["config"]["kind"]], "", *data_section(facts)]
     rows += [
@@ -50,7 +50,7 @@ def model_card(name: str, facts: dict[str, Any]) -> str:
 
 
 def data_section(facts: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the section on the documents of each class, with the warnings."""
+    """Return the lines of a model card's section on its data: the documents of each class, and any warnings."""
     given = [name for name in ("labels", "scores") if facts["config"].get(name)]
     rows = [
         "## Data",
@@ -78,7 +78,7 @@ def data_section(facts: Mapping[str, Any]) -> list[str]:
 
 
 def fasttext_section(facts: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the section on a fastText model."""
+    """Return the lines of a model card that describe a fastText model."""
     value = ", expected_value: true" if facts["config"].get("bins") else ""
     knobs = ", ".join(f"{key} {value}" for key, value in facts["config"]["fasttext"].items())
     return [
@@ -90,7 +90,7 @@ def fasttext_section(facts: Mapping[str, Any]) -> list[str]:
 
 
 def embedding_section(facts: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the section on a linear model of embeddings."""
+    """Return the lines of a model card that describe a linear model of embeddings."""
     config, definition = facts["config"], facts["embedding"]["definition"]
     knobs = ", ".join(f"{key} {value}" for key, value in definition["knobs"].items())
     encoder = definition["depends"].get("model xxh3_128", "unknown")

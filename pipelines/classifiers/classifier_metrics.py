@@ -105,7 +105,7 @@ def calibration_by_source(scores: np.ndarray, positive: np.ndarray, sources: Seq
 
 
 def evaluate(scores: np.ndarray, positive: np.ndarray) -> dict[str, Any]:
-    """Return all metrics for held-out documents, which must include both classes."""
+    """Return all metrics of a classifier's scores for held-out documents, which must include both classes."""
     rows, error = calibration(scores, positive)
     return {
         "roc_auc": roc_auc(scores, positive),

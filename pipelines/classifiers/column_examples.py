@@ -43,7 +43,7 @@ class DocumentNumbers(Protocol):
         ...
 
     def knob(self, name: str) -> str:
-        """Return the field of the classifier's YAML that names a column, for messages."""
+        """Return the name of the YAML field that specifies the column `name`, for error messages."""
         ...
 
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
@@ -66,7 +66,7 @@ class NumberColumns:
     names: tuple[str, ...]
 
     def knob(self, name: str) -> str:
-        """Return the field of the classifier's YAML that names a column: `columns.NAME`."""
+        """Return the name of the YAML field that specifies the column `name`: `columns.NAME`."""
         return f"columns.{name}"
 
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
@@ -74,7 +74,9 @@ class NumberColumns:
         return "" if is_number(kind) else f"holds {kind} in it, expected numbers or booleans; leave it out"
 
     def read(self, part: Part, rows: pa.Array) -> np.ndarray:
-        """Return the values of the columns for some documents, float64 [n, columns]."""
+        """Return the columns' values for the documents at the indices `rows` of a part, float64 [n, columns],
+        with NaN for a missing or infinite value.
+        """
         return column_values(part, self.names, rows)
 
 
@@ -96,11 +98,11 @@ class ColumnExamples:
     facts: Mapping[str, list[dict[str, Any]]]
 
     def owners(self, rows: np.ndarray) -> list[str]:
-        """Return the name of the source of each document that `rows`, bool [n], selects."""
+        """Return the source's name for each document that the mask `rows`, bool [n], selects."""
         return [self.names[number] for number in self.sources[rows].tolist()]
 
     def of(self, positive: bool, held_out: bool) -> np.ndarray:
-        """Return which documents are of one class and on one side of the split, bool [n]."""
+        """Return a mask, bool [n], of the documents of one class on one side of the split."""
         chosen: np.ndarray = (self.positive == positive) & (self.held_out == held_out)
         return chosen
 
@@ -169,7 +171,7 @@ def labelled_examples(
 
 
 def add_source_facts(facts: dict[str, list[dict[str, Any]]], corpus: Corpus, source: str, positive: np.ndarray) -> None:
-    """Add a source to the facts of each class that has labelled documents from it."""
+    """Append an entry for a source to `facts` for each class that has labelled documents from it."""
     for label in LABELS:
         if count := int((positive == (label == "positive")).sum()):
             facts[label].append(source_facts(corpus, source, count))

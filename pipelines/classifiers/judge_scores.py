@@ -61,7 +61,9 @@ def read_judge_scores(files: Sequence[str], field: str) -> Labels:
 
 
 def _number(value: Any) -> float | None:
-    """Return a value as a finite number; CSV gives numbers as text. None for anything else."""
+    """Return a number, or the number that a string contains (as in CSV), as a float; None if it is not finite
+    or for anything else.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -72,7 +74,7 @@ def _number(value: Any) -> float | None:
 
 
 def _rows(file: str, field: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (place, id, score) of the rows of a file, without checking ids and scores."""
+    """Yield (place, id, score) for each row of a file. Ids and scores are not checked."""
     if not file.endswith(_SUFFIXES):
         raise UserError(f"scores: got {file!r}, expected a file {', '.join(_SUFFIXES)}")
     try:

@@ -16,7 +16,7 @@ _VERDICTS = {
 
 
 def judged_card(name: str, facts: Mapping[str, Any]) -> str:
-    """Return the card of the model `name`. `facts` is the content of metrics.json."""
+    """Return the model card of the model `name`, in Markdown. `facts` is the content of metrics.json."""
     config, held = facts["config"], facts["held_out"]
     probabilities = config["kind"] == "judged" and not config["bins"]
     predicts = (

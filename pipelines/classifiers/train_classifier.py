@@ -97,7 +97,7 @@ class ClassifierConfig:
     """Arguments of the training."""
 
     def check(self) -> None:
-        """Raise ValueError if a class has no corpus, or for a value out of range."""
+        """Raise ValueError if a class has no corpus or a value is out of range."""
         for name in LABELS:
             if not getattr(self, name):
                 raise ValueError(f"{name}: expected at least one corpus")

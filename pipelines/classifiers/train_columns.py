@@ -113,7 +113,7 @@ def gather_examples(config: ColumnClassifierConfig) -> ColumnExamples:
 
 
 def check_sizes(examples: ColumnExamples) -> None:
-    """Raise UserError if a class has too few documents for training or for measuring."""
+    """Raise UserError if a class has fewer than `MIN_DOCUMENTS` training documents or held-out documents."""
     for label in LABELS:
         train, held_out = (int(examples.of(label == "positive", side).sum()) for side in (False, True))
         if min(train, held_out) < MIN_DOCUMENTS:
@@ -156,7 +156,7 @@ def train_columns(config: ColumnClassifierConfig, examples: ColumnExamples, outp
 
 
 def class_facts(examples: ColumnExamples) -> dict[str, dict[str, Any]]:
-    """Return the entries of the classes in metrics.json."""
+    """Return the entry of each class in metrics.json: its numbers of documents, and its sources."""
     classes = {}
     for label in LABELS:
         train, held_out = (int(examples.of(label == "positive", side).sum()) for side in (False, True))

@@ -41,7 +41,7 @@ class LocalCluster:
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
     ) -> Iterator[tuple[int, Result]]:
-        """Run the tasks, as `pipelines.contracts.stage.Cluster.map` does."""
+        """Run the tasks one by one in this process. See `pipelines.contracts.stage.Cluster.map`."""
         title = title_of(function)
         self.progress(title, 0, len(items))
         for position, item in enumerate(items):

@@ -184,7 +184,7 @@ def _innermost(error: BaseException) -> str:
 
 
 def _status() -> dict[str, int]:
-    """Return the memory sizes of this process in bytes, by the kernel's names."""
+    """Return the memory sizes from /proc/self/status, in bytes, keyed by their names there."""
     sizes = {}
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():

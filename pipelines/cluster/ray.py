@@ -255,7 +255,7 @@ class RayCluster:
         return True
 
     def close(self) -> None:
-        """Stop the local Ray, or leave the cluster that was joined."""
+        """Stop Ray on this machine, or disconnect from the cluster that was joined."""
         if self._started:
             import ray
 

@@ -39,7 +39,7 @@ class FileList:
 
     @property
     def files(self) -> tuple[FileRecord, ...]:
-        """The records of the files."""
+        """The record of each file, in the order of the list."""
         return _records(self.directory, self.record)
 
     def gather_rows(self, partition: int) -> pa.Table:

@@ -41,7 +41,7 @@ class Usage:
 
 
 def no_progress(title: str, done: int, total: int) -> None:
-    """Do nothing: show no progress."""
+    """Ignore a progress report. This is the default, which shows none."""
     return
 
 
@@ -86,7 +86,7 @@ def task_failure(label: str, error: BaseException, position: int, memory: int | 
 
 
 def is_broken(error: BaseException) -> bool:
-    """Return whether an error means that the task ran out of memory or lost its process."""
+    """Return whether an error means that a task ran out of memory or that its process died."""
     # Ray's errors are recognised by name, so that builds without Ray do not import it.
     return isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "WorkerCrashedError")
 
@@ -103,5 +103,5 @@ def broken_reason(error: BaseException, memory: int | None) -> str:
 
 
 def title_of(function: Callable[..., Any]) -> str:
-    """Return the name of a task's function, as shown to users."""
+    """Return the title of a task for users: its function's name, with spaces for underscores."""
     return function.__name__.strip("_").replace("_", " ")

@@ -10,6 +10,6 @@ _OVERRIDES = (
 
 
 def add_config(command: argparse.ArgumentParser) -> None:
-    """Add the arguments for a corpus file and for changes to its fields."""
+    """Add the arguments for a corpus file and for overrides of its fields."""
     command.add_argument("config", type=local_path, help="a corpus YAML, for example corpora_configs/demo.yaml")
     command.add_argument("overrides", nargs="*", default=[], metavar="a.b=value", help=_OVERRIDES)

@@ -13,7 +13,7 @@ from pipelines.commands.arguments import add_config
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands that examine a corpus."""
+    """Add the commands `inspect`, `index`, `search`, `diff`, `whatif`, `compare-rules` and `thresholds`."""
     _add_inspect(commands)
     _add_search(commands)
     _add_diff(commands)

@@ -129,7 +129,7 @@ def _write_log(text: str) -> None:
 
 
 def show_jobs(options: argparse.Namespace) -> int:
-    """List jobs, or show, follow or stop one of them. Return the exit status for the shell."""
+    """List jobs, show one, print or follow its log, or stop it. Return the exit status for the shell."""
     from gristmill.terminal import printable
     from pipelines.commands import jobs
     from pipelines.commands.submission import check_address

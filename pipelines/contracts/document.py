@@ -100,7 +100,7 @@ def document_id(key: int, record: int) -> bytes:
 
 
 def split_id(identifier: bytes) -> tuple[int, int]:
-    """Return (file key, record number) of a 16-byte id."""
+    """Split a 16-byte id into (file key, record number)."""
     return int.from_bytes(identifier[:8], "big"), int.from_bytes(identifier[8:], "big")
 
 

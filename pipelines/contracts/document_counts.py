@@ -39,7 +39,9 @@ class Counts:
 
     @property
     def left(self) -> int:
-        """The number of documents accounted for: equal to `arrived` unless some were lost."""
+        """The number of documents kept, dropped or quarantined. It differs from `arrived` only if documents
+        were lost or counted twice.
+        """
         return self.kept + sum(self.dropped.values()) + sum(self.quarantined.values())
 
 
@@ -62,12 +64,14 @@ class ReadCounts(Counts):
 
 
 def parse_counts(facts: Mapping[str, Any]) -> Counts:
-    """Parse the counts of a source in a manifest. Return `ReadCounts` for a read step."""
+    """Parse the counts of a source in a manifest; those of a read step become `ReadCounts`."""
     return (ReadCounts if "decoded_bytes" in facts else Counts).parse(facts)
 
 
 def count_drops(table: pa.Table) -> Counts:
-    """Count the documents of a part that are kept and those that each rule dropped."""
+    """Count the rows that are kept and those that each rule drops, according to the column `drop`. Without
+    this column, all rows are kept.
+    """
     dropped: dict[str, int] = {}
     if DROP in table.column_names:
         counted = pc.value_counts(table[DROP].drop_null()).to_pylist()

@@ -268,7 +268,7 @@ class _Places(NamedTuple):
 
 
 def _positions(edits: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (row, start, end) of every edit, int64."""
+    """Return the row, start and end of every edit as three arrays."""
     rows = np.asarray(pc.list_parent_indices(edits)).astype(np.int64)
     flat = edits.flatten()
     return rows, np.asarray(flat.field("start")), np.asarray(flat.field("end"))

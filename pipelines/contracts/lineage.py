@@ -174,7 +174,7 @@ class Corpus:
         return list(dict.fromkeys(names))
 
     def read_step(self, source: str) -> PublishedStep:
-        """Return the step that read a source, which must be a source of the corpus."""
+        """Return the step that read `source`, which must be a source of the corpus."""
         return next(step for step in self.steps if step.label == f"read.{source}")
 
     def parts(self, source: str | None = None) -> Iterator[Part]:
@@ -267,7 +267,7 @@ class Corpus:
         return open_shard(self.directory, record.file)
 
     def _first_place(self, record: ShardRecord) -> tuple[int, int]:
-        """Return (part, row) of a shard's first document."""
+        """Return the part index and the row of a shard's first document."""
         first = self._open(record).doc_ids[0].as_py()
         document = self._locate(first, *self._file(first))
         if isinstance(document, Quarantined):

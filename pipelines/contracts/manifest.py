@@ -79,7 +79,7 @@ class StepManifest:
 
     @cached_property
     def part_files(self) -> dict[tuple[str, int], FileRecord]:
-        """The file of every part by (source, index)."""
+        """Return the file of each part, keyed by (source, index)."""
         return {(part.source, part.index): part.file for part in self.parts}
 
 
@@ -145,7 +145,7 @@ class StepOutput:
             ) from None
 
     def check_forgotten(self) -> None:
-        """Raise ConflictError if documents were forgotten since the build began."""
+        """Raise ConflictError if documents have been forgotten since the build began."""
         check_mark(self.root, self.mark)
 
     def finish_unit(self, unit: str, files: Iterable[FileRecord], counts: Mapping[str, Any]) -> Receipt:
@@ -181,7 +181,7 @@ class StepOutput:
 
 
 def check_mark(root: Location, mark: str) -> None:
-    """Raise ConflictError if documents were forgotten since `mark` was read."""
+    """Raise ConflictError if documents have been forgotten since `mark` was read."""
     if current_mark(root) != mark:
         raise ConflictError(
             f"{root}: documents were forgotten while this command ran, and its work may hold them; run the command again"
@@ -189,7 +189,7 @@ def check_mark(root: Location, mark: str) -> None:
 
 
 def schema_facts(schema: pa.Schema) -> dict[str, str]:
-    """Return column names and types as text, as manifests record them."""
+    """Return the type of each column as text, keyed by column name, as manifests record it."""
     return {name: str(schema.field(name).type) for name in schema.names}
 
 
@@ -406,7 +406,7 @@ def variant_file(name: str) -> str:
 
 
 def variants_in(directory: Place) -> list[Place]:
-    """Return the paths of the manifests of all variants in a corpus directory."""
+    """Return the paths of all manifests of variants in a corpus directory, sorted."""
     return [directory / path.name for path in sorted(directory.glob(f"{_VARIANT}*.json"), key=str)]
 
 

@@ -34,7 +34,7 @@ class Annotation:
         return self.columns([name])[name]
 
     def columns(self, names: Sequence[str]) -> pa.Table:
-        """Read some columns, from memory or from the file."""
+        """Read the named columns, from memory or from the file."""
         if self.table is not None:
             return self.table.select(names)
         assert self.file is not None

@@ -21,7 +21,7 @@ class ReadsText(Stage):
 
     @property
     def input_text(self) -> Text:
-        """The text that the knob `text` names. Raises ValueError if it does not name a text."""
+        """The text that the knob `text` names. Raises ValueError for an invalid name."""
         return Text.parse(self.text)
 
     def reads(self) -> tuple[Input, ...]:
@@ -55,7 +55,7 @@ class MeasuresText(ReadsText):
             raise ValueError(f"prefix: got {self.prefix!r}, expected letters, digits and underscores, such as edited_")
 
     def named(self, columns: pa.Schema) -> pa.Schema:
-        """Return the columns with the prefix added to their names."""
+        """Return `columns` with the prefix, if any, added to each name."""
         if not self.prefix:
             return columns
         return pa.schema([column.with_name(f"{self.prefix}{column.name}") for column in columns])

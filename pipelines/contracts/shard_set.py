@@ -43,12 +43,12 @@ class ShardRecord:
 
     @property
     def domain(self) -> str:
-        """The source, or `source:group`."""
+        """The domain of the shard: `source:group`, or the source alone if the shard has no group."""
         return f"{self.source}{LEVEL}{self.group}" if self.group else self.source
 
     @property
     def file(self) -> FileRecord:
-        """The record of the shard's file, relative to the corpus directory."""
+        """The record of the shard's file. Its path is relative to the corpus directory."""
         return FileRecord(self.path, self.bytes, self.xxh3_128)
 
 
@@ -67,7 +67,7 @@ class TokenizerRecord:
 
     @property
     def file(self) -> FileRecord:
-        """The record of tokenizer.json, relative to the corpus directory."""
+        """The record of tokenizer.json. Its path is relative to the corpus directory."""
         return FileRecord(self.path, self.bytes, self.xxh3_128)
 
 

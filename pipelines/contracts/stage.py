@@ -51,7 +51,7 @@ class ColumnTest(Protocol):
 
     @property
     def signal(self) -> str | None:
-        """The column that is tested. The tests that `Stage.tests` returns all have one."""
+        """The column to test; never None in the tests that `Stage.tests` returns."""
         ...
 
     @property
@@ -63,11 +63,13 @@ class ColumnTest(Protocol):
 
     @property
     def null(self) -> str | None:
-        """`drop` or `keep` if the test says what happens to a missing value, otherwise None."""
+        """What the test does with a document without a value: `drop`, `keep`, or None if this is not
+        specified.
+        """
         ...
 
     def reason(self) -> str:
-        """Return the name of the test, which becomes the `drop` of the documents that it drops."""
+        """Return the name of the test, which is written to the column `drop` for each document that it drops."""
         ...
 
     def drops_null(self) -> bool:
@@ -118,7 +120,7 @@ class Stage:
         return ()
 
     def depends(self) -> dict[str, str]:
-        """Return versions of libraries and checksums of model files that the output depends on."""
+        """Return, by name, the versions of libraries and checksums of model files that the output depends on."""
         return {}
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
@@ -166,7 +168,7 @@ class Stage:
         return ""
 
     def check(self) -> None:
-        """Raise ValueError("knob: what is wrong") for values out of range."""
+        """Raise ValueError, with a message such as `knob: what is wrong`, if a knob has an invalid value."""
 
 
 class PartStage(Stage):

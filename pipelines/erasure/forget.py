@@ -233,7 +233,9 @@ def _subtract(counts: dict[str, Counts], source: str, rows: pa.Table, stage: str
 def _rewrite_file(
     out: StepOutput, record: FileRecord, docs: Sequence[_Doc], renamed: dict[str, str], mark: str
 ) -> FileRecord:
-    """Rewrite a file that is not a part, if it concerns one of the documents."""
+    """Rewrite a file that is neither a part nor a shard, if one of the documents affects it. Return its
+    record.
+    """
     if not record.path.endswith(".arrow"):
         return record
     schema = read_schema(out.directory, record)
@@ -256,7 +258,7 @@ def _rewrite_file(
 
 
 def _documents_of_unit(index: Location, docs: Sequence[_Doc]) -> list[_Doc]:
-    """Return those of `docs` that belong to one read task, given the task's index of files."""
+    """Return those of `docs` whose records are covered by `index`, the index of files of one read task."""
     assert index.local is not None, "documents are forgotten on a local disk only"
     with open_table(index.local) as source:
         table = pa.ipc.open_file(source).read_all().select(["key", "first_record", "records"])
@@ -269,7 +271,7 @@ def _documents_of_unit(index: Location, docs: Sequence[_Doc]) -> list[_Doc]:
 
 
 def _update_index(table: pa.Table, held: Sequence[_Doc], renamed: dict[str, str]) -> pa.Table:
-    """Return an index of files in which the documents count as quarantined records."""
+    """Return the index of files with the documents counted as quarantined and the parts renamed."""
     by_key: dict[int, list[int]] = {}
     for doc in held:
         by_key.setdefault(int(doc.id[:16], 16), []).append(doc.record)
@@ -341,7 +343,7 @@ def _rewrite_shards(
 
 
 def _take_lists(values: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lists of a list array at `rows`, as (values, offsets)."""
+    """Select the lists at `rows` from a list array. Return them as (values, offsets)."""
     pieces = [values[offsets[row] : offsets[row + 1]] for row in rows.tolist()]
     ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
     return np.concatenate([values[:0], *pieces]), np.concatenate([np.zeros(1, np.int64), ends])

@@ -69,7 +69,7 @@ def _used(output: LocalPath, surplus: Collection[LocalPath] = ()) -> set[str]:
 
 
 def list_unreached(output: LocalPath, reached: Collection[str]) -> list[UnreachedStep]:
-    """Return the step directories of an output whose names are not in `reached`."""
+    """Return the step directories in `output` whose names are not in `reached`."""
     steps = []
     for path in sorted(output.iterdir()) if output.is_dir() else ():
         if path.is_dir() and _is_step(path) and path.name not in reached:

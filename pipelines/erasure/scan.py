@@ -63,7 +63,7 @@ def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tupl
 
 
 def _matching_bytes(path: Path, probes: Sequence[bytes]) -> list[bytes] | None:
-    """Return an empty list of ids if a probe is in the file, otherwise None."""
+    """Return an empty list if the file contains a probe, otherwise None. The file is not searched for ids."""
     data = path.read_bytes()
     return [] if any(probe in data for probe in probes) else None
 

@@ -30,7 +30,9 @@ Sampled = list[tuple[int, bytes, str]]  # (rank, id, reason), the lowest ranks
 
 @dataclass
 class Tally:
-    """The counts for one source. `sets` are the k rule sets whose columns the source has."""
+    """How many documents of one source the rule sets drop, alone and together, with samples of these
+    documents. `sets` are the k rule sets whose columns the source has.
+    """
 
     sets: tuple[str, ...]
     documents: int
@@ -50,7 +52,9 @@ class Tally:
 
 @dataclass(frozen=True)
 class Pair:
-    """The counts for a pair of rule sets, over the sources that have the columns of both."""
+    """The numbers of documents that both or only one of two rule sets drop, over the sources that have the
+    columns of both.
+    """
 
     one: str
     other: str
@@ -69,7 +73,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of rule sets on every source of a corpus."""
+    """A comparison of the rule sets `names` on a corpus. `tallies` maps each source to its counts."""
 
     corpus: Corpus
     names: tuple[str, ...]

@@ -34,8 +34,8 @@ _DATATROVE = "_datatrove"
 
 
 class Family(NamedTuple):
-    """The method that transfers the bounds of a family of rule sets to other languages, and the signals to
-    which it applies.
+    """How the bounds of a family of rule sets are transferred to other languages: the method, and the signals
+    to which it applies.
     """
 
     method: Method
@@ -55,10 +55,10 @@ Values = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class LanguageThresholds:
-    """Thresholds by language for `names`: the language score or rule sets. `rules` have the plain form of a
-    corpus file. `documents` counts the documents with a language score in each language. `few` lists the
-    languages to which the `default` bounds apply, because at least one column has fewer than `least` values
-    in them.
+    """Thresholds by language for `names`: the language score or rule sets. `rules` are filter rules as a
+    corpus file contains them. `documents` counts the documents with a language score in each language. `few`
+    lists the languages in which some column has fewer than `least` values, so that the `default` bounds
+    apply.
     """
 
     corpus: Corpus
@@ -192,7 +192,7 @@ def _by_deviations(bound: float, values: np.ndarray, reference: np.ndarray) -> f
 
 
 def _share_beyond(bound: float, side: str, values: np.ndarray) -> Fraction:
-    """Return the share of the ascending `values` that a bound drops."""
+    """Return the share of `values` that a bound drops. The values must be in ascending order."""
     edge = values.dtype.type(bound)
     if side == "at_least":
         return Fraction(int(np.searchsorted(values, edge, "left")), len(values))

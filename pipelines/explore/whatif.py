@@ -54,7 +54,7 @@ class Impact:
         return self.seen == self.documents
 
     def scaled(self, count: float) -> float:
-        """Return a count of examined documents, extrapolated to all documents."""
+        """Extrapolate a count or sum over the examined documents to all documents."""
         return count if self.exact else count * self.documents / max(self.seen, 1)
 
     def change(self) -> tuple[float, float]:
@@ -100,7 +100,7 @@ class WhatIf:
         return [name for name, stage in self.now.items() if stage != self.then[name]]
 
     def sources(self) -> list[str]:
-        """Return the sources to which a changed filter applies, in order."""
+        """Return the sources to which a changed filter applies, in the order of the corpus file."""
         return [s.name for s in self.config.sources if any(self.applies(name, s.name) for name in self.changed)]
 
     def applies(self, step: str, source: str) -> bool:
@@ -137,7 +137,7 @@ class WhatIf:
         return list(names)
 
     def known(self) -> list[str]:
-        """Return the columns of the published sample that a filter may read."""
+        """Return the names of those columns of the published sample that filters may read."""
         return [
             name
             for name in _sample_types(self.corpus)

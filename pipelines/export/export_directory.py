@@ -22,9 +22,7 @@ UNFINISHED = "unfinished.json"
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """The record of one file of an export. `text_bytes` is the number of UTF-8 bytes of the text of its
-    documents.
-    """
+    """The record of one file of an export. `text_bytes` is the size in UTF-8 of the texts of its documents."""
 
     path: str
     bytes: int
@@ -40,9 +38,9 @@ Written = TypeVar("Written", ExportedFile, FileRecord)
 
 
 class UnfinishedExport:
-    """The file `unfinished.json` of an export. It has the request (what is exported, and how) and a receipt
-    for each file of documents or tokens written so far. A receipt is the record of the file and a digest of
-    its inputs.
+    """The file `unfinished.json` of an export. It contains the request (what is exported, and how) and a
+    receipt for each file of documents or tokens written so far: the record of the file and a digest of its
+    inputs.
     """
 
     def __init__(self, output: Location, request: dict[str, Any], receipts: dict[str, Any]) -> None:
@@ -66,7 +64,7 @@ class UnfinishedExport:
         return file
 
     def add(self, path: str, inputs: str, file: ExportedFile | FileRecord) -> None:
-        """Record that `file` has been written at `path`, from inputs with the digest `inputs`."""
+        """Add a receipt for `file`, written at `path` from inputs with the digest `inputs`, and save it."""
         self._receipts[path] = {"inputs": inputs, "file": asdict(file)}
         self.save()
 
@@ -76,7 +74,7 @@ class UnfinishedExport:
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions that affect the bytes of exported files."""
+    """Return the versions of the software on which the bytes of exported files depend."""
     return {
         "python": platform.python_version(),
         "zlib": zlib.ZLIB_RUNTIME_VERSION,
@@ -119,7 +117,7 @@ def check_unchanged(place: Location, corpus: Corpus, output: Location) -> None:
 
 
 def markdown_cell(value: str) -> str:
-    """Escape text from the corpus file for a cell of a Markdown table."""
+    """Escape text for a cell of a Markdown table."""
     for old, new in (("&", "&amp;"), ("<", "&lt;"), ("|", "&#124;"), ("\r", " "), ("\n", " ")):
         value = value.replace(old, new)
     return value

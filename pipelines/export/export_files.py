@@ -19,7 +19,9 @@ _BYTES_PER_WORKER = 1 << 30  # a worker more for each GiB: starting Ray takes as
 
 
 class FilePlan(Protocol):
-    """A file to write. `path` is its path in the export, and `inputs` a digest of what it is made from."""
+    """The plan of one file of an export: its path in the export, a digest of its inputs, and the number of
+    bytes to read for it.
+    """
 
     @property
     def path(self) -> str: ...
@@ -47,8 +49,9 @@ class _Task(Generic[Plan]):
 
 @dataclass(frozen=True)
 class ExportJob:
-    """What all files of an export have in common. If `workers` is None, their number is chosen by the number
-    of bytes to read.
+    """An export of a corpus, which writes files to `output` and records them in `unfinished`. `place` is the
+    location of the corpus. If `workers` is None, the number of workers depends on how many bytes must be
+    read.
     """
 
     place: Location

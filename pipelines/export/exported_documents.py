@@ -46,7 +46,7 @@ def export_schema(
 
 
 def scalar_columns(corpus: Corpus) -> pa.Schema:
-    """Return the annotation columns with scalar values that can be exported."""
+    """Return the schema of the scalar annotation columns that can be exported."""
     first = next(corpus.parts(), None)
     written = [field for field in first.types if not pa.types.is_nested(field.type)] if first is not None else []
     reserved = (DROP, EDITS_COLUMN, SPLIT_COLUMN.name, *EXPORT_SCHEMA.names)

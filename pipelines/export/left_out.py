@@ -23,10 +23,11 @@ _NESTED = "holds lists, records or bytes, which are not exported"
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What an export leaves out. `documents` counts the documents of exported sources that are left out:
-    {source: {"quarantined": {reason: number}, step: {rule: number}}}. `columns` is {column: reason}.
-    `replaced` counts the personal data in exported documents that pii steps replaced: {source: {"text":
-    {entity: number of edits}, "url": number of values, "meta": number of values}}.
+    """What an export leaves out or replaces. `sources` are the sources that are not exported. `documents`
+    counts the documents left out of the exported sources: {source: {"quarantined": {reason: number}, step:
+    {rule: number}}}. `columns` is {column: reason}. `replaced` counts the personal data that pii steps
+    replaced in exported documents: {source: {"text": {entity: number of edits}, "url": number of values,
+    "meta": number of values}}.
     """
 
     sources: list[str]

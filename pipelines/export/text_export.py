@@ -168,7 +168,7 @@ class _HashingSink(io.RawIOBase):
 
 @dataclass(frozen=True)
 class TextFile:
-    """One file to write. It has the kept documents of some parts of a source or, if `by_split`, only those of
+    """One file to write, with the kept documents of some parts of a source or, if `by_split`, only those of
     one split.
     """
 
@@ -182,7 +182,7 @@ class TextFile:
 
     @property
     def path(self) -> str:
-        """The path in the export."""
+        """The path of the file, relative to the export."""
         suffix = TEXT_FORMATS[self.format].suffix
         if self.format == "mds":
             return f"{self.split}/{self.number:05d}-{self.source}{suffix}"
@@ -190,7 +190,9 @@ class TextFile:
 
     @property
     def inputs(self) -> str:
-        """A digest of the parts and of the choices that determine what is written from them."""
+        """A digest of everything that determines the file's content: its parts, source, split, format and
+        schema.
+        """
         parts = [[part.name, part.documents.xxh3_128] for part in self.parts]
         return digest([self.source, self.split, self.by_split, parts, self.format, str(self.schema)])
 

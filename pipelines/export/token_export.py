@@ -64,13 +64,15 @@ class TokenFile:
 
     @property
     def inputs(self) -> str:
-        """A digest of the shards and of everything that determines what is written from them."""
+        """A digest of everything that determines the file's content: the shards and all other fields except
+        `path`.
+        """
         checksums = [shard.xxh3_128 for shard in self.shards]
         return digest([self.content, checksums, self.dtype, self.kind, self.eos])
 
     @property
     def bytes_read(self) -> int:
-        """The number of bytes of the shards. It is 0 for an index, which needs few of them."""
+        """The total size of the shards in bytes; 0 for an index, which needs only their offsets."""
         return 0 if self.content == "megatron_index" else sum(shard.bytes for shard in self.shards)
 
 

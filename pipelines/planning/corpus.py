@@ -52,7 +52,7 @@ class StepConfig:
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """A whole corpus file."""
+    """The content of a corpus file: the sources and steps of a corpus, and where it is built."""
 
     name: str
     """Name of the corpus; no other corpus may use its output directory."""
@@ -157,7 +157,7 @@ def column_steps(sources: Sequence[Source]) -> tuple[StepConfig, ...]:
 
 
 def plain_config(config: CorpusConfig) -> dict[str, Any]:
-    """Return the configuration as plain YAML data: a valid corpus file."""
+    """Return the configuration as plain data that, written as YAML, is a valid corpus file."""
     steps = []
     of_sources = column_steps(config.sources)
     for step in (step for step in config.steps if step not in of_sources):

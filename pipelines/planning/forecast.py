@@ -19,7 +19,7 @@ from pipelines.planning.plan import Plan
 @dataclass
 class Rate:
     """Totals over the finished steps of one stage: worker seconds, bytes of text, bytes stored on disk and
-    bytes shuffled (`work`). `peak` is the memory of the largest task in bytes.
+    bytes shuffled (`work`). `peak` is not a total but the memory of the largest task, in bytes.
     """
 
     seconds: float = 0.0
@@ -64,7 +64,7 @@ class Forecast:
 
     @property
     def peak(self) -> int:
-        """The memory of the largest task of the estimated steps in bytes; 0 if there are none."""
+        """The memory in bytes of the largest task of any estimated step; 0 if no step is estimated."""
         return max((step.peak for step in self.steps.values()), default=0)
 
     @property
@@ -77,9 +77,9 @@ class Forecast:
 
 @dataclass
 class _Rates:
-    """Rates learned from earlier builds. `stages` has the rate of each stage, and for the stage `read` one
-    rate per format. `inputs` has [bytes of text, bytes of input] of each source and of each format. `workers`
-    is from the step that finished last (at `newest`), and `fixed` from the build that finished last (at
+    """Rates learned from earlier builds. `stages` maps each stage to its rate; `read` has one rate per
+    format. `inputs` maps each source and each format to [bytes of text, bytes of input]. `workers` is from
+    the step that finished last (at `newest`), and `fixed` from the build that finished last (at
     `last_build`).
     """
 

@@ -35,7 +35,7 @@ def stage_class(name: str, own: Mapping[str, StageClass]) -> StageClass:
 
 
 def installed_stages() -> list[str]:
-    """Return the stages of installed packages as PACKAGE:STAGE."""
+    """Return the names, PACKAGE:STAGE, of the stages in installed packages, sorted."""
     return sorted(installed(GROUP))
 
 

@@ -38,8 +38,8 @@ _CHECKSUMS = ".checksums.json"
 
 @dataclass(frozen=True)
 class Inventory:
-    """The files of a source in order, each with its xxh3_128 checksum. Repositories have the id of their
-    commit instead. Files of a source with `identity: listing` have a digest of size and listed version.
+    """The files of a source in order, each with its checksum: the commit for a repository, a digest of size
+    and listed version with `identity: listing`, and otherwise the file's xxh3_128.
     """
 
     files: tuple[SourceFile, ...]
@@ -52,7 +52,7 @@ class Inventory:
 
     @property
     def digest(self) -> str:
-        """A digest of the content: relative paths, sizes and checksums."""
+        """A digest of the files' relative paths, sizes and checksums."""
         return digest([[f.path, f.size, c] for f, c in zip(self.files, self.checksums, strict=True)])
 
     def units(self, unit_bytes: int) -> list[list[int]]:

@@ -40,11 +40,11 @@ PublishedFiles = Mapping[str, tuple[FileRecord, ...]]
 
 @dataclass(frozen=True)
 class Step:
-    """One concrete step. `source` is None for a step of a corpus stage, which spans all `sources`. `identity`
-    is everything that the fingerprint covers.
+    """One step of a plan. `source` is None for a step of a corpus stage, which spans all `sources`.
+    `identity` is everything that the fingerprint covers.
 
-    `visible` maps each source to the earlier steps (labels, in order) whose columns this step may read.
-    `files` has the labels of the steps whose files it reads, by the names that the stage uses for them.
+    `visible` maps each source to the labels of the earlier steps whose columns this step may read, in order.
+    `files` maps the stage's names for the steps whose files it reads to the labels of these steps.
     """
 
     name: str

@@ -30,7 +30,9 @@ Poison = Mapping[tuple[str, str], tuple[str, ...]]
 
 
 def load_poison(output: Location) -> Poison:
-    """Return the documents that are set aside in an output directory."""
+    """Return the documents and records listed in the `poison.json` of an output directory; none if there is
+    no such file.
+    """
     try:
         entries = read_json(output / _FILE)["documents"]
     except FileNotFoundError:
@@ -60,8 +62,8 @@ def record_poison(output: Location, error: PoisonError) -> None:
 
 @dataclass(frozen=True)
 class WithoutPoison(PartStage):
-    """A wrapper that withholds `documents`, given by their ids in hex, from a stage. The columns of these
-    documents are null, and their `drop` is `poison`.
+    """A wrapper that withholds `documents`, given by their ids in hex, from a stage. For these documents, the
+    stage's columns are null and `drop` is `poison`.
     """
 
     stage: PartStage

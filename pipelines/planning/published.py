@@ -12,7 +12,7 @@ from pipelines.planning.plan import FINGERPRINT_DIGITS, Plan, Step, make_plan
 
 
 def add_published_files(plan: Plan) -> Plan:
-    """Return the plan with the files of published steps that are not reproducible."""
+    """Return the plan with `files` filled in: the published files of its steps that are not reproducible."""
     root = plan.config.place
     while True:
         once = [step.directory for step in plan.steps if not step.stage.reproducible]

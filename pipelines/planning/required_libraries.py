@@ -40,7 +40,7 @@ def _of_url(where: str, place: str) -> Iterator[Need]:
 
 
 def refuse_missing(config: CorpusConfig) -> None:
-    """Raise UserError for the first needed library that cannot be imported."""
+    """Raise UserError if a library that `config` needs cannot be imported."""
     needs = list(needs_of(config))
     failed = import_failures(dict.fromkeys(need.module for need in needs)) if needs else {}
     for need in needs:

@@ -48,8 +48,8 @@ that is not of its format (`not_...`), the field is `format`.
 
 @dataclass
 class SampleTally:
-    """Counts of the records of a source or of a sample of it. `aside` has the number of records set aside, by
-    reason.
+    """Counts of the records of a source, or of a sample of them: those that became documents, and those set
+    aside, by reason (`aside`).
 
     `fields` are the fields of the first record whose text is missing or not a string. `texts` are the texts
     of the first documents as the records hold them, up to about 16 MiB; there are none for formats whose text

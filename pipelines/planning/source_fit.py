@@ -86,7 +86,7 @@ short lines is among them: its bound assumes 30 Latin letters, which say less th
 
 @dataclass(frozen=True)
 class Sample:
-    """Sampled documents of one source, one per row in every table.
+    """Sampled documents of one source; each table has one row per document.
 
     `columns` holds `text_bytes` and, for a built corpus, `drop_step`, `markup` and columns that its steps
     wrote. `signals` maps each text that was measured, such as `text` or `edited_text`, to its

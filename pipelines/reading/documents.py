@@ -36,7 +36,7 @@ _RECORDS_PER_BYTE = 4  # allowed in larger files; near-empty records (`1` per li
 
 
 def depends() -> dict[str, str]:
-    """Return what normalisation depends on: the version of Unicode."""
+    """Return the version of Unicode, on which the normalisation of text depends."""
     return {"unicode": unicodedata.unidata_version}
 
 

@@ -39,7 +39,7 @@ class ReadPart:
 
 @dataclass
 class _Share:
-    """The records of one entry in a part, counted for a row of `files`."""
+    """Counts of the records of one entry in a part, for a row of `files`."""
 
     path: str
     key: int
@@ -68,8 +68,8 @@ class _Rows:
 
 
 class PartBuilder:
-    """Collects the records of entries into parts of at most about `part_bytes` bytes of memory each. Only a
-    part with a single document may be larger.
+    """Collects the records of entries into parts, so that each part takes at most about `part_bytes` bytes of
+    memory. Only a part with a single document may be larger.
     """
 
     def __init__(self, source: Source, part_bytes: int, forgotten: Collection[str] = ()) -> None:

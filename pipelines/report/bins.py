@@ -29,7 +29,7 @@ class Axis:
     cells: int
 
     def position(self, value: float) -> float:
-        """Return the position of a value on the axis, from 0 to 1 within its range."""
+        """Return the position of a value on the axis: 0 at `low`, 1 at `high`."""
         low, high = self._bend(self.low), self._bend(self.high)
         return (self._bend(value) - low) / (high - low)
 

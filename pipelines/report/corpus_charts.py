@@ -46,7 +46,7 @@ def drops_chart(funnel: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> 
 
 
 def tokens_chart(shard_set: Mapping[str, Any]) -> Markup:
-    """Draw the number of tokens of each source, with the splits stacked."""
+    """Draw the number of tokens of each source as a bar, stacked by split."""
     tokens = {(split["source"], split["split"]): split["tokens"] for split in shard_set["tokens"]}
     sources = list(dict.fromkeys(source for source, _ in tokens))
     colours = {"train": KEPT, "validation": LOST, "test": series_colour(2)}
@@ -163,5 +163,5 @@ def _rounded(share: float) -> str:
 
 
 def short(value: float, column: str) -> str:
-    """Format a column's value briefly."""
+    """Format a value of `column` briefly, as a size if the column's name ends in `bytes`."""
     return short_size(value) if column.endswith("bytes") else compact(value)

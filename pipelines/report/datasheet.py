@@ -31,7 +31,7 @@ MEASURED_LEVELS = {"contact": (0.069, 1.000), "identity": (0.685, 0.937), "every
 
 @dataclass(frozen=True)
 class DatasheetNotes:
-    """What the people behind a corpus state about it. Every field is optional."""
+    """Statements about a corpus that only its makers can give, for its datasheet. Every field is optional."""
 
     motivation: str = ""
     """Why the corpus was made, by whom, and who paid for it."""
@@ -58,7 +58,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class SheetTable:
-    """A table of text and numbers, with a heading for each column. None stands for a missing value."""
+    """A table of text and numbers, with a heading for each column. None marks a missing value."""
 
     heading: Sequence[str]
     rows: Sequence[Sequence[str | int | None]]

@@ -155,7 +155,7 @@ def _estimate_tokens(corpus: Corpus, shard_set: str, source: str, sampled: int, 
 
 
 def _totals(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return sums over all sources. A sum is null if any source has no estimate."""
+    """Return the estimates summed over all sources. A sum is null if any source has no estimate."""
 
     def add(intervals: Sequence[SampleEstimate | None]) -> SampleEstimate | None:
         known = [each for each in intervals if each is not None]
@@ -191,7 +191,7 @@ def _duplicates(plan: Plan, label: str, step: StepManifest, manifest: CorpusMani
 
 
 def estimate_notes(estimates: Mapping[str, Any]) -> list[str]:
-    """Return sentences for users about what the sample cannot show."""
+    """Return notes for users on the limits of the estimates."""
     notes = []
     for step in estimates["duplicates"]:
         _, _, most = step["pairs"]

@@ -13,7 +13,7 @@ _Z = NormalDist().inv_cdf(1 - _TAIL)
 
 
 class SampleEstimate(NamedTuple):
-    """An estimate and the ends of its confidence interval."""
+    """An estimate, with the lower and upper bounds of its 95 % confidence interval."""
 
     estimate: float
     low: float

@@ -25,7 +25,7 @@ _PLACES = 3  # places named per source and reason of quarantined records
 def collect(
     plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, corpus: Corpus
 ) -> dict[str, Any]:
-    """Return the numbers of the report, without its warnings, topics and samples."""
+    """Return the content of the report, except its warnings, topics and samples."""
     facts = published["funnel"].facts
     sources = [_source(name, manifest, published, corpus) for name in manifest.sources]
     shard_sets = [_shard_set(name, published, manifest) for name in manifest.shard_sets]
@@ -182,7 +182,7 @@ def _split(shards: list[ShardRecord], source: str, split: str) -> dict[str, Any]
 
 
 def _totals(sources: list[dict[str, Any]], shard_sets: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return sums over all sources. Tokens are counted in the first shard set."""
+    """Return the report's totals over all sources. Tokens are those of the first shard set."""
     names = ("files", "decoded_bytes", "records", "documents", "text_bytes", "documents_kept", "text_bytes_kept")
     totals: dict[str, Any] = {name: sum(source[name] for source in sources) for name in names}
     totals["quarantined"] = totals["records"] - totals["documents"]

@@ -49,13 +49,15 @@ class Retrieval:
         return self.at[rank] / self.words
 
     def error(self, rank: int) -> float:
-        """Return the standard error of `share`, as for a binomial proportion."""
+        """Return the binomial standard error of `share(rank)`."""
         return sqrt(self.share(rank) * (1 - self.share(rank)) / self.words)
 
 
 @dataclass(frozen=True)
 class MapFit:
-    """A map fitted on `pairs` pairs, measured on held-out words."""
+    """How well a map fitted on `pairs` pairs of words finds the translations of held-out words, by CSLS and
+    by cosine.
+    """
 
     pairs: int
     csls: Retrieval
@@ -65,7 +67,8 @@ class MapFit:
 @dataclass(frozen=True)
 class Alignment:
     """Two aligned spaces: `source`, which has been mapped by `rotation`, and `target`. The vectors of both
-    were centred and then scaled to length 1.
+    were centred and then scaled to length 1. `seeds` and `refined` measure the map before and after
+    refinement.
     """
 
     source: WordVectors

@@ -28,8 +28,8 @@ class MovedWord:
 
 @dataclass(frozen=True)
 class Displacement:
-    """The words that two spaces have in common, in the order of `new`, and their cosine distances after a
-    rotation of `old` onto `new`, float32 [words].
+    """How far the words that two spaces share have moved. `words` are in the order of `new`; `distances`,
+    float32 [words], are their cosine distances after a rotation of `old` onto `new`.
     """
 
     words: list[str]
@@ -38,7 +38,7 @@ class Displacement:
     new: WordVectors
 
     def quantiles(self, *shares: float) -> list[float]:
-        """Return the quantiles of the distances at the given shares."""
+        """Return the quantiles of the distances at the levels `shares`, each from 0 to 1."""
         return [float(each) for each in np.quantile(self.distances, shares)]
 
     def farthest(self, count: int, near: int = 5) -> list[MovedWord]:

@@ -72,7 +72,7 @@ class VectorSettings:
     """Number of threads. The result is reproducible only with one thread."""
 
     def check(self) -> None:
-        """Raise ValueError for a value out of range."""
+        """Raise ValueError if a value is out of range."""
         for name in ("dim", "window", "epoch", "min_count", "negatives", "thread"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 or more")

@@ -26,7 +26,7 @@ class WordVectors:
 
     @cached_property
     def rows(self) -> dict[str, int]:
-        """The row index of every word."""
+        """Maps every word to the index of its row in `matrix`."""
         return {word: row for row, word in enumerate(self.words)}
 
     @cached_property
@@ -112,14 +112,14 @@ def _parse_line(line: bytes, dimensions: int, where: str) -> tuple[str, np.ndarr
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A word and its score, which is a cosine."""
+    """A word and its cosine similarity to the query (`score`)."""
 
     word: str
     score: float
 
 
 def neighbours(vectors: WordVectors, word: str, count: int) -> list[Neighbour]:
-    """Return the `count` other words with the highest cosine to a word, highest first."""
+    """Return the `count` nearest neighbours of a word by cosine, nearest first, without the word itself."""
     row = vectors.row(word)
     return _highest(vectors, vectors.unit[row], {row}, count)
 

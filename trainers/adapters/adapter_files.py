@@ -57,8 +57,8 @@ def base_fingerprint(network: Any, architecture: str) -> str:
 class StockHead:
     """The head of a task in the stock model that peft wraps.
 
-    `names` maps our names of the head's parameters to the stock names. `stacks` holds two prefixes of the
-    names of parameters in the stacks of blocks: ours, then that of the stock model. `task_type` is peft's
+    `names` maps our names of the head's parameters to the stock names. `stacks` holds the prefix of the names
+    of parameters in the stacks of blocks, first in our model, then in the stock model. `task_type` is peft's
     name for the kind of task, or None if peft has none.
     """
 

@@ -64,7 +64,7 @@ class Traits:
 
     @property
     def folder(self) -> str:
-        """The folder of the architecture's module in `trainers.models`."""
+        """The folder of `trainers.models` that contains the architecture's module."""
         return "recurrent" if self.recurrent else f"{self.family}s"
 
 
@@ -404,7 +404,7 @@ class Model:
 
 
 def generator_of(model: Model) -> Model:
-    """Return the configuration of the generator of a resolved model, which must have one."""
+    """Return the configuration of a resolved model's generator. `generator_size` must be set."""
     assert model.generator_size is not None
     heads = round(model.generator_size * model.heads)
     width = model.width // model.heads * heads

@@ -120,7 +120,7 @@ class TaskValidation:
 
 @dataclass(frozen=True)
 class TaskObjective(TrainingObjective):
-    """A placeholder for the objective: the inputs and targets of a fine-tuning run come from its tasks."""
+    """The placeholder objective of a fine-tuning run, whose inputs and targets come from its tasks."""
 
     kind: str = "task"
 

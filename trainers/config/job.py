@@ -168,7 +168,7 @@ class Checkpoints:
     keep_every: int = 0
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Validate ranges, and check that `keep_every` is a multiple of `every`."""
         require(self.every >= 1, f"every: got {self.every}, allowed 1 or more")
         require(self.keep >= 1, f"keep: got {self.keep}, allowed 1 or more")
         require(
@@ -319,7 +319,7 @@ class Job(ABC):
     @property
     @abstractmethod
     def validation_interval(self) -> int:
-        """The number of steps between two validations."""
+        """The number of steps from one validation to the next."""
 
     def validates_at(self, step: int) -> bool:
         """Return whether a validation is due after `step` steps. The last step of a run is validated in any
@@ -336,7 +336,7 @@ class Job(ABC):
 
     @property
     def isolates_documents(self) -> bool:
-        """Whether attention stays within each document of a row."""
+        """Whether tokens attend only to tokens of their own document when a row contains several."""
         return True
 
     @property
@@ -348,4 +348,4 @@ class Job(ABC):
 
     @abstractmethod
     def with_inputs(self, inputs: tuple[str, ...]) -> Self:
-        """Return a copy of the job with other `inputs`."""
+        """Return a copy of the job with `inputs` in place of its own."""

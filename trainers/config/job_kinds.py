@@ -22,7 +22,9 @@ def parse_job(data: Mapping[str, Any], where: str) -> Job:
 
 
 def as_pretraining(job: Job, where: object) -> Pretraining:
-    """Return `job` as a pretraining job. Raises UserError for other kinds."""
+    """Return `job`, which must be a pretraining job. Raises UserError, with `where` in its message, for other
+    kinds.
+    """
     if not isinstance(job, Pretraining):
         raise UserError(f"{where}: is of kind {job.kind}, allowed pretraining")
     return job

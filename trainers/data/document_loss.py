@@ -39,9 +39,9 @@ FIELD = "document_bits_per_byte"
 
 @dataclass(frozen=True)
 class DocumentData:
-    """The documents on which the metric is measured, as chunks: chunk i is `targets[i]`, from the source
-    `sources[source[i]]`, predicted from `inputs[i]`. `text_bytes` [sources] is the number of UTF-8 bytes of
-    text in each source's documents.
+    """The documents on which the metric is measured, cut into chunks. Chunk i comes from the source
+    `sources[source[i]]`: its tokens are `targets[i]`, predicted from `inputs[i]`. `text_bytes` [sources] is
+    the number of UTF-8 bytes of text in each source's documents.
 
     `mode` is the id of the token that precedes every input, or None.
     """

@@ -11,7 +11,7 @@ from trainers.rows.batch import Batch
 
 
 class JobCorpus(Protocol):
-    """The data that a job reads, as seen by the training loop."""
+    """The corpus of a job as the training loop sees it: its fingerprint and its tokenizer."""
 
     @property
     def fingerprint(self) -> str:
@@ -30,8 +30,8 @@ class JobCorpus(Protocol):
 
 
 class JobSource(Protocol):
-    """A source or a task whose losses are reported separately. Its totals `tokens` and `text_bytes` are those
-    of one epoch.
+    """A source or a task whose losses are reported separately. `tokens` and `text_bytes` are totals over one
+    epoch.
     """
 
     @property

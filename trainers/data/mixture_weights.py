@@ -16,9 +16,9 @@ UNCAPPED = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class SourceMixture:
-    """A mixture of the sources `names`, divided into parts in which the shares of the sources are constant.
-    `shares` [parts, sources] are the sources' shares of the tokens, and `ends` [parts] the ends of the parts,
-    in tokens of the whole run.
+    """The mixture of the sources `names` over a run, as a sequence of parts with constant shares. Part i ends
+    at token `ends[i]` of the whole run, and `shares[i]` [sources] are the sources' shares of its tokens.
+    `stages` are those given to `build_mixture`.
 
     `caps` [sources] is the maximum number of tokens drawn from each source: 0 if no part reads it, UNCAPPED
     if it has no cap.

@@ -38,10 +38,10 @@ _REPLAY_INTERVAL = 1 << 23  # samples between stored states, which are replayed 
 
 @dataclass(frozen=True)
 class Stream:
-    """A source as `Order` reads it. `tokens` is the length of an epoch. `sizes` gives the number of tokens in
-    each sequence; it is None if sequences are cut from the stream one after another. If only some sequences
-    of the source are read, `subset` contains their indices, and `tokens` and `sizes` are those of these
-    sequences alone.
+    """A source as `Order` reads it. `tokens` is the number of tokens in an epoch. `sizes` gives the number of
+    tokens in each sequence; it is None if sequences are cut from the stream one after another. If only some
+    sequences of the source are read, `subset` contains their indices, and `tokens` and `sizes` cover only
+    these sequences.
     """
 
     name: str
@@ -61,8 +61,8 @@ def choose_sequences(count: int, share: float, key: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class OrderPhase:
-    """A phase of an order: sequences of up to `length` tokens, drawn before sample `until`, which is None for
-    the last phase.
+    """A phase of an order, in which samples are sequences of up to `length` tokens of the `streams`. The
+    phase ends before sample `until`, which is None for the last phase.
     """
 
     streams: tuple[Stream, ...]
@@ -72,8 +72,9 @@ class OrderPhase:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples as arrays of shape [n]. `number` is the global index of the sample, and `sequence` the index of
-    the sequence within its source; `epoch` is counted over all phases.
+    """Samples of a run, as arrays of shape [n]. `number` is the index of the sample in the run, `source` the
+    index of its source, `sequence` the index of its sequence within the source, and `tokens` the length of
+    the sequence. `epoch` is the epoch of the source, counted over all phases.
     """
 
     number: np.ndarray
@@ -101,9 +102,9 @@ class Samples:
 
 @dataclass(frozen=True)
 class DrawTotals:
-    """The totals drawn from each source by the first samples of a run, as arrays of shape [sources].
-    `capacity` is the number of positions that the sequences have room for, `epochs` the number of epochs
-    begun, and `requested` the number of tokens that the mixture requests.
+    """What the first samples of a run draw from each source, as arrays of shape [sources]. `capacity` is the
+    number of positions that the sequences have room for, `epochs` the number of epochs begun, and `requested`
+    the number of tokens that the mixture requests.
     """
 
     sequences: np.ndarray
@@ -128,8 +129,8 @@ class _State:
 
 
 class MixtureExhausted(ValueError):
-    """Raised when a sample is requested after the end of the mixture, where all sources of a stage have
-    reached their caps. The mixture has `samples` samples with `tokens` tokens in all.
+    """Raised when a sample beyond the end of the mixture is requested. The mixture ends when all sources of a
+    stage have reached their caps, here after `samples` samples with `tokens` tokens in all.
     """
 
     def __init__(self, samples: int, tokens: int) -> None:
@@ -138,7 +139,7 @@ class MixtureExhausted(ValueError):
 
 
 class Order:
-    """The samples of a run in their order. Sources of weight 0 are never drawn."""
+    """The samples of a run, in the order in which they are read. Sources of weight 0 are never drawn."""
 
     def __init__(self, phases: Sequence[OrderPhase], mixture: SourceMixture, seed: int, fingerprint: str) -> None:
         """Create the order for phases that follow one another. The streams of every phase must have the names
@@ -308,11 +309,12 @@ def _replay_points(_identity: str) -> list[_State]:
 
 
 class _SequenceTable(NamedTuple):
-    """The sequences of a phase by source. `full` is the number of full sequences, and `short` the number of
-    tokens in a shorter last sequence (0 if there is none). For a source that lists the sizes of its
+    """The sequences of each source in a phase. `full` is the number of full sequences, and `short` the number
+    of tokens in a shorter last sequence (0 if there is none). For a source that lists the sizes of its
     sequences, `full` counts all sequences and `short` is 0.
 
-    `sizes` concatenates these lists; the list of a source begins at `size_starts` (-1 if it has no list).
+    `sizes` concatenates the lists of all sources; the list of a source begins at index `size_starts` (-1 if
+    it has no list). `keys` determine the order of each source's sequences.
     """
 
     full: np.ndarray

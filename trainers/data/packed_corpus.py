@@ -211,8 +211,8 @@ class PackedCorpus:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The training split in the order of a run; each phase reads one of `packed_phases`. Documents whose id
-    is in `excluded` have no targets. The run reads this corpus from sample `since` on.
+    """The training split, read in the order of a run; phase i reads `packed_phases[i]`. Documents whose id is
+    in `excluded` have no targets. The run reads this corpus from sample `since` on.
     """
 
     packed_phases: tuple[PackedCorpus, ...]
@@ -442,7 +442,7 @@ def _tokens_read(source: SourceStream, data: Data) -> int:
 @dataclass(frozen=True)
 class ValidationData:
     """Sequences spread evenly over each source's validation split. `weights` are the sources' weights in the
-    last stage of training, empty if they are not resolved.
+    last stage of training; empty if the configuration gives a name, such as `uniform`, instead of weights.
     """
 
     packed: PackedCorpus

@@ -14,8 +14,8 @@ _PIECE = 1 << 20  # logits per piece: 4 MB in fp32
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Map logits [n, vocabulary] and targets [n] to nats [n], fp32. The forward pass overwrites logits in
-    fp32, the backward pass logits of any dtype.
+    """Map logits [n, vocabulary] and targets [n] to nats [n], fp32. The forward pass overwrites fp32 logits;
+    the backward pass overwrites logits of any dtype.
     """
 
     @staticmethod

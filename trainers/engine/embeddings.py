@@ -10,7 +10,9 @@ import torch
 
 
 class _Lookup(torch.autograd.Function):
-    """Look up rows of a table [rows, width] at indices of any shape. The gradient of a row is rounded once."""
+    """Look up rows of a table [rows, width] at indices of any shape. The gradient of a row is summed in fp32
+    and rounded once.
+    """
 
     @staticmethod
     def forward(ctx: Any, table: Any, indices: Any, padding: int | None, sparse: bool) -> Any:

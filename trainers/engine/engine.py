@@ -92,7 +92,9 @@ class Totals:
 
 
 class Engine:
-    """A model with its optimizer state, spread over the workers according to the ZeRO stage."""
+    """Trains and evaluates a model. The model and its optimizer state are spread over the workers according
+    to the ZeRO stage.
+    """
 
     def __init__(self, forward: Forward, config: Job, micro_batch: int, accumulation: int) -> None:
         """Prepare the model of `forward`, whose initial weights are in fp32 and the same on every worker. A

@@ -25,7 +25,8 @@ from trainers.rows.batch import IGNORED, PADDING, Batch
 
 
 class Forward(torch.nn.Module):
-    """A `transformers` model of an architecture (`trainers.models`) with its losses.
+    """A `transformers` model of an architecture (`trainers.models`), with the losses and measures computed
+    from its outputs.
 
     With `isolation`, the documents of a row do not attend to each other, and positions restart at each
     document.

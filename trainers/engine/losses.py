@@ -35,8 +35,8 @@ class ForwardPass:
     """One pass through a `transformers` model, up to its output layer.
 
     `states` [rows, length, width] are the final states of the network; in an encoder-decoder, those of the
-    decoder. `layers` holds the states of all layers if a task head reads them. With a generator, `network` is
-    the generator, and `discriminator` is the network that contains it.
+    decoder. `layers` contains the states of all layers if a task head reads them. In a model with a
+    generator, `network` is the generator, and `discriminator` is the whole model.
     """
 
     network: Any

@@ -30,7 +30,7 @@ class AveragedSGD(torch.optim.Optimizer):
     torch.optim.ASGD (t0=0, lambd=0): the weights after the first averaged update are dropped from the average
     as soon as there is a second averaged update.
 
-    The state of a tensor must be set before the first step (`new_state`).
+    Before the first step, set the state of each tensor with `new_state`.
     """
 
     skip = False

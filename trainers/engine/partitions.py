@@ -20,7 +20,9 @@ memory.
 
 
 class Partitions:
-    """Reads and writes the full weights and optimizer state of one engine."""
+    """Reads and writes the weights and optimizer state of a DeepSpeed engine as full tensors, at any ZeRO
+    stage.
+    """
 
     def __init__(self, model: Any, optimizer: Any, zero: Any, stage: int, offloads: bool) -> None:
         """`zero` is the optimizer that DeepSpeed returns for ZeRO stage `stage`, and `optimizer` is the torch

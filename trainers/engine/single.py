@@ -11,8 +11,8 @@ from trainers.engine.optimizers import AveragedSGD, clipping_divisor, job_groups
 
 
 class SingleWorker:
-    """The whole model and the whole optimizer state of AdamW or SGD. Has the interface of
-    `engine.zero.ZeroWorkers`.
+    """A worker that trains alone, with the whole model and the whole optimizer state of AdamW or SGD. Has the
+    interface of `engine.zero.ZeroWorkers`.
 
     With `precision: bf16` the optimizer keeps an fp32 copy of the trained weights, and gradients are summed
     over micro-batches in fp32.

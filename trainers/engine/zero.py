@@ -105,8 +105,8 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 class ZeroWorkers(Partitions):
-    """This worker's part of the model and of the optimizer state. Has the interface of
-    `engine.single.SingleWorker`, except `discard`.
+    """One worker's part of a model and its optimizer state, which DeepSpeed spreads over all workers. Has the
+    interface of `engine.single.SingleWorker`, except `discard`.
     """
 
     def __init__(self, forward: Any, config: Job, micro_batch: int, accumulation: int) -> None:

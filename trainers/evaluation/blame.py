@@ -46,7 +46,9 @@ class Blamed:
 
 @dataclass(frozen=True)
 class History:
-    """The origin of a document: its id as shown to users, its URL, and what each step of the build did to it."""
+    """The history of a document: its id as shown to users, its URL, and what each step of the build did to
+    it.
+    """
 
     printed: str
     url: str | None

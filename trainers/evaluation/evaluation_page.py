@@ -46,8 +46,9 @@ def render_evaluation(evaluation: Evaluation) -> str:
 
 @dataclass(frozen=True)
 class Separation:
-    """How well a task separates models. `above` is the number of models above chance, None if the score has
-    no chance level. `pairs` is the number of pairs of models, and `apart` how many of them do not tie.
+    """How well a task separates models by its main score, which is named `score`. `scores` has one value per
+    model. `above` is the number of models above chance, None if the score has no chance level. `pairs` is the
+    number of pairs of models, and `apart` the number of pairs that do not tie.
     """
 
     task: str

@@ -25,7 +25,9 @@ _MEASURES = {
 
 @dataclass(frozen=True)
 class HeadCell:
-    """The cell of a head in a grid. Its `shade` is from 0 to 1, relative to the other heads."""
+    """The cell of a head in a grid. `shade` is the head's value relative to the largest in the grid, from 0
+    to 1; negative values count as 0. `bold` marks a change of the loss whose 95 % interval excludes 0.
+    """
 
     text: str
     shade: float
@@ -34,7 +36,7 @@ class HeadCell:
 
 @dataclass(frozen=True)
 class HeadGrid:
-    """A grid that shows one measure of every head. Each row has the name of a layer."""
+    """A grid that shows one measure of every head. `rows` contains a layer's name and the cells of its heads."""
 
     title: str
     note: str

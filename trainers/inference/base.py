@@ -36,7 +36,7 @@ class Base:
     """The base of a fine-tuning run, without its tensors.
 
     `kind` is `run`, `export` or `hugging_face`. `specials` maps the roles of the tokenizer's special tokens
-    to their ids.
+    to their ids. `step` is the step of the checkpoint if the base is a run, otherwise None.
     """
 
     path: LocalPath

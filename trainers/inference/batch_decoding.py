@@ -32,9 +32,9 @@ class Sampler:
     """Samples the next token of each prompt. Every prompt has its own random generator, so its text does not
     depend on the other prompts of the batch.
 
-    Only the `top_k` most probable tokens are kept (0: all), and of these, the smallest set of most probable
-    tokens whose share of the remaining probability reaches `top_p` (Holtzman et al., 2020; 1: all).
-    `temperature` must be above 0.
+    Only the `top_k` most probable tokens are kept (0: all), and their probabilities are rescaled to sum to 1.
+    Of these tokens, only the smallest set of the most probable whose probabilities sum to at least `top_p` is
+    kept (Holtzman et al., 2020; 1: all). `temperature` must be above 0.
     """
 
     generators: Sequence[np.random.Generator]

@@ -32,9 +32,10 @@ _CHARACTERS = (
 
 @dataclass(frozen=True)
 class ExportForm:
-    """The form of a run's export. With `merges`, the parameters that the run's fine-tuning method has added
-    are merged into the model. `obstacle` is the reason why plain `transformers` cannot run the model, if it
-    cannot. `notes` are lines for users of the export.
+    """The form of a run's export. `is_adapter` says whether the export is an adapter without its base, and
+    `merges` whether the parameters that the run's fine-tuning method has added are merged into the model.
+    `obstacle` is the reason, if any, why plain `transformers` cannot run the whole model. `notes` are lines
+    for users of the export.
     """
 
     is_adapter: bool

@@ -23,8 +23,8 @@ from trainers.runs.run import SCORES, read_config, verified_copy
 
 @dataclass(frozen=True)
 class TaskModel:
-    """A fine-tuned model of a single task. `path` is its run or export, and `threshold` the no-answer
-    threshold. `found` is the checkpoint of a run.
+    """A model fine-tuned on a single task, from a run or an export at `path`. `threshold` is the no-answer
+    threshold, if the run has tuned one. `found` is the run's checkpoint; None for an export.
     """
 
     path: LocalPath

@@ -45,8 +45,8 @@ class Past:
 
 @dataclass
 class LayerState:
-    """The final state of a recurrent layer in every row: `hidden` and `cell`, [rows, units]; None before the
-    first window.
+    """The state of a recurrent layer at the end of each row of the window: `hidden` and `cell`, [rows,
+    units]; both are None before the first window.
     """
 
     hidden: Any = None

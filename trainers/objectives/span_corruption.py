@@ -38,7 +38,7 @@ _MASKED = 0.9  # share of the noise tokens that BERT-style noise masks; the rest
 
 @dataclass(frozen=True)
 class Corruption(PairObjective):
-    """The base of the objectives that corrupt documents. `SpanCorruption` documents the fields."""
+    """The base class of the objectives that corrupt documents. `SpanCorruption` documents the fields."""
 
     rate: float = 0.15
     mean_span: float = 3.0

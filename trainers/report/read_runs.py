@@ -18,11 +18,12 @@ from trainers.runs.sinks import redacted
 
 @dataclass(frozen=True)
 class Run:
-    """A run's directory, read into memory.
+    """The contents of a run's directory, read into memory.
 
-    Of steps that were repeated after a resume, `steps`, `validations` and `skipped` hold only the newest
-    events. `evaluations` holds, for every evaluation, the last event of each step. `ledger` and `finished`
-    are None if their files do not exist yet or are damaged. `checkpoints` are (step, path, bytes).
+    If steps were repeated after a resume, `steps`, `validations` and `skipped` hold only the newest events of
+    these steps. `evaluations` holds, for every evaluation, the last event of each step. `ledger` and
+    `finished` are None if their files do not exist yet or are damaged. `checkpoints` lists the step,
+    directory and size in bytes of each checkpoint.
     """
 
     path: LocalPath

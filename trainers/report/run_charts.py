@@ -25,8 +25,8 @@ _KNOWN = (
 
 
 class Curves:
-    """The charts of some runs. The x axis shows steps or, if the runs' steps differ in size, the tokens
-    trained on.
+    """Draws the charts of one or more runs. The x axis shows steps or, if the runs' steps differ in size, the
+    tokens trained on.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:

@@ -23,7 +23,7 @@ _MOST_SHOWN = 3  # fields in the label of a configuration, unless it takes more 
 class Result:
     """The scores of one run on one split. In a run of several tasks, `task` names them all, joined by commas,
     and `split` is TASK.SPLIT. `scores` maps each metric to a `Score` of `trainers.tasks.scores.resampling` as
-    JSON.
+    JSON, and `floors` maps metrics to the score of majority predictions.
     """
 
     run: LocalPath
@@ -41,9 +41,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Group:
-    """The results, on one task and split, of runs with the same settings (see `group_results`). `label` names
-    enough settings to tell the group from the other groups of its task and split. It is empty for a group
-    without others.
+    """The results of runs with the same settings on one task and split (see `group_results`). `label` names
+    enough settings to tell the group from the other groups of its task and split; it is empty if there are
+    none.
     """
 
     task: str
@@ -58,9 +58,9 @@ class Group:
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One metric of a group. `deviation` is the sample standard deviation over runs. `low` and `high` bound
-    the 95 % bootstrap interval of a single run over its `n` examples. `floor` is the score of majority
-    predictions.
+    """One metric of a group. `values` are those of the runs, and `deviation` is their sample standard
+    deviation, None for a single run. `low` and `high` bound the 95 % bootstrap interval of a single run over
+    its `n` examples; they are None for several runs. `floor` is the score of majority predictions.
     """
 
     group: Group

@@ -45,10 +45,11 @@ _MAX_DIFFERENCE = 8  # the B's of a match differ by at most 1/8 of a row
 class SentencePairs:
     """The sentence pairs in the rows of a shard, as int64 arrays.
 
-    Row r belongs to document `document[r]`. Its A is `sizes[2 r]` tokens from `starts[2 r]` on, and its own B
-    is `sizes[2 r + 1]` tokens from `starts[2 r + 1]` on, counted from the shard's first token. In exchange e,
-    its B is the first abs(`second[e, r]`) tokens of the B of row `other[e, r]`; the row has a label only if
-    `second[e, r]` is positive. `marks[r]` is the number of stream marks that count towards row r.
+    Row r belongs to document `document[r]`. Its A consists of `sizes[2 r]` tokens from `starts[2 r]` on, and
+    its own B of `sizes[2 r + 1]` tokens from `starts[2 r + 1]` on, counted from the shard's first token. In
+    exchange e, the B of row r is replaced with the first abs(`second[e, r]`) tokens of the B of row `other[e,
+    r]`, which may be r itself; the row has a label only if `second[e, r]` is positive. `marks[r]` is the
+    number of stream marks that count towards row r.
     """
 
     starts: np.ndarray

@@ -36,8 +36,8 @@ SENTENCE_PACKINGS = ("full_sentences", "doc_sentences")
 
 @dataclass(frozen=True)
 class SequenceRows:
-    """The sequences of a shard, made of pieces of its stream. Piece p is `counts[p]` positions of the stream
-    from `starts[p]` on. Sequence r consists of the pieces `first[r]` to `first[r + 1] - 1`.
+    """The sequences of a shard, made of pieces of its stream. Piece p covers `counts[p]` positions of the
+    stream from `starts[p]` on. Sequence r consists of the pieces `first[r]` to `first[r + 1] - 1`.
     """
 
     first: np.ndarray

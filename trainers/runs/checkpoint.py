@@ -74,10 +74,10 @@ class Checkpoint:
     """A published checkpoint whose files match the checksums of its record.
 
     `step` steps are done and `tokens` training tokens are read; `skipped` of these steps had a loss or
-    gradient norm that was not finite. The optimizer has made `updates` updates, including the updates of a
-    parent whose optimizer state was kept (None in checkpoints written before 2026-11-28). `split` is the
-    layout of the workers in the last step, `order` the state of `trainers.data.order`, and `checksum` that of
-    the record.
+    gradient norm that was not finite. The optimizer has made `updates` updates, including those of a parent
+    whose optimizer state was kept (None in checkpoints written before 2026-11-28). `split` is the layout of
+    the workers in the last step, `order` is the state of `trainers.data.order`, and `checksum` is the
+    checksum of the record.
 
     `best` is set in fine-tuning runs after their first validation, `online_weights` in runs with online
     weights of domains (`training.weighting`), and `averaging` in runs with averaged SGD. Once averaging has

@@ -54,8 +54,8 @@ class Description:
 
 
 class Sink(Protocol):
-    """The counterpart of a run in a metrics library. The constructor may raise any error; `open_sinks`
-    handles it.
+    """Sends the measurements of one run to a metrics library, such as MLflow. `identity` is the library's
+    identifier of the run, if there is one. The constructor may raise any error; `open_sinks` handles it.
     """
 
     identity: str | None
@@ -71,8 +71,8 @@ class Sink(Protocol):
 
 
 class TensorBoard:
-    """Event files of TensorBoard, in `tensorboard/` of the run's directory. Every resume rewrites them, so no
-    step occurs twice.
+    """Writes event files for TensorBoard to `tensorboard/` in the run's directory. Every resume rewrites
+    them, so no step occurs twice.
     """
 
     def __init__(self, described: Description) -> None:
@@ -95,12 +95,12 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run in Weights & Biases. Its steps must increase, so a step that was logged online before a resume is
-    not logged again.
+    """Logs a run to Weights & Biases. The library requires increasing steps, so a step that was logged online
+    before a resume is not logged again.
 
-    Offline, each launch or resume of the run has a directory of its own. A resume replaces the earlier
-    directories with one that has the whole history. If one of them has been synced, or all have been removed,
-    the new directory has only the steps after the last one in the run's log.
+    Offline, each launch or resume creates a directory of its own. A resume replaces the earlier directories
+    with one that holds the whole history. If one of them has been synced, or all have been removed, the new
+    directory holds only the steps after the last one in the run's log.
     """
 
     def __init__(self, described: Description) -> None:
@@ -144,7 +144,9 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run of MLflow at MLFLOW_TRACKING_URI. A step that was logged before a resume is not logged again."""
+    """Logs a run to the MLflow server or store at MLFLOW_TRACKING_URI. A step that was logged before a resume
+    is not logged again.
+    """
 
     def __init__(self, described: Description) -> None:
         if not os.environ.get("MLFLOW_TRACKING_URI"):
@@ -250,10 +252,8 @@ def open_sinks(
 
 
 class Follower:
-    """Passes the measurements in a run's log to one sink, in a separate thread.
-
-    If the sink is slow, training is not delayed. After a failure, the sink receives nothing more until the
-    run is resumed.
+    """Passes the measurements in a run's log to one sink, in a separate thread, so that a slow sink does not
+    delay training. After a failure, the sink receives nothing more until the run is resumed.
     """
 
     def __init__(self, name: str, sink: Sink | None, failure: str | None = None) -> None:

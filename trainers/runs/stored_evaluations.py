@@ -24,11 +24,12 @@ FOLDER = "evaluations"
 
 @dataclass(frozen=True)
 class StoredEvaluation:
-    """The evaluation of a checkpoint, without its rows.
+    """The stored result of evaluating a checkpoint. The rows of its items are not loaded; they are in the
+    file `rows`.
 
-    `checkpoint` is the checksum of the checkpoint, `items` a digest of the evaluated items. `scores` has the
-    main score of every task and, if a suite was evaluated, its mean under the name `SUITE.mean`. `record` is
-    the content of the whole file.
+    `checkpoint` is the checksum of the checkpoint, and `items` a digest of the evaluated items. `scores`
+    holds the main score of every task and, if a suite was evaluated, its mean under the name `SUITE.mean`.
+    `record` is the content of the JSON file at `path`.
     """
 
     path: LocalPath

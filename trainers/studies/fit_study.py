@@ -29,9 +29,9 @@ _LEAST_SCORED = 10  # runs; with fewer, a law cannot be judged
 
 @dataclass(frozen=True)
 class MetricFit:
-    """The law chosen for one metric, with its learning curve. `censored` is the number of censored runs.
-    `validation` is the cross-validation of both the choice of the law and its fit. `held_out` is the law's
-    agreement with the test runs, if there are any.
+    """The law chosen for one metric, and how well it predicts. `censored` is the number of runs without a
+    value. `validation` cross-validates both the choice of the law and its fit. `curve` is the learning curve
+    of the law, and `held_out` its agreement with the test runs, if there are any.
     """
 
     metric: str

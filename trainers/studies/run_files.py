@@ -22,9 +22,9 @@ ITEM = "item"
 
 @dataclass(frozen=True)
 class RunColumns:
-    """The content of a CSV file of runs. `keys` maps each key column to the names of the runs in it. `values`
-    [runs, columns] has the numbers in `columns`, or their means over items; missing and infinite values are
-    NaN.
+    """The content of a CSV file of runs. `keys` maps each key column to its value for each run. `values`
+    [runs, columns] holds the numbers in `columns`, averaged over items if the file has a row per item.
+    Missing and infinite values are NaN.
     """
 
     keys: dict[str, tuple[str, ...]]

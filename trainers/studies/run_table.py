@@ -22,10 +22,10 @@ _ROUNDING = 1e-5  # a sum farther from 1 is an error; dozens of shares with six 
 
 @dataclass(frozen=True)
 class RunTable:
-    """The mixtures `ratios` [runs, domains], each with sum 1, and the metrics `values` [runs, metrics], for
-    which lower is better.
+    """The mixtures and the metrics of runs. Each row of `ratios` [runs, domains] sums to 1. `values` [runs,
+    metrics] holds the metrics, for which lower is better.
 
-    Metrics that a run lacks, for example because it diverged, are NaN. `negated` names metrics for which
+    A metric that a run lacks, for example because it diverged, is NaN. `negated` names metrics for which
     higher is better; their values are stored with the opposite sign. `sizes` [runs, sizes] holds log(size of
     the run / size of the target), or is None.
     """

@@ -34,7 +34,7 @@ _WORD = re.compile(r"[\w.+-]+")
 
 @dataclass(frozen=True)
 class Setting:
-    """A point of a grid, as pairs (field, value); values are YAML text."""
+    """One setting of a sweep: a point of its grid, as pairs of a dotted field name and a value in YAML."""
 
     values: tuple[tuple[str, str], ...] = ()
 

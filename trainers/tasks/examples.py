@@ -16,11 +16,11 @@ HIDDEN = -100
 class Examples:
     """The n examples of a split, in the order of its files.
 
-    `texts` holds arrays of n texts: (text,) or (text, text_b); (question, passage) for `span`; (text,) or
-    (text, passage) for `choose`; the words joined by single spaces for `tag`; the subjects for `facts`; no
-    array for `minimal_pairs`. `word_starts` and `word_ends` are flat arrays of UTF-8 byte offsets in the
-    example's text; example i has words `word_offsets[i]` to `word_offsets[i + 1] - 1`. `candidates`
-    is also flat; `candidate_offsets` divides it in the same way.
+    `texts` is a tuple of arrays of n texts each: (question, passage) for `span`; (text,) or (text, passage) for
+    `choose`; (words joined by single spaces,) for `tag`; (subjects,) for `facts`; empty for `minimal_pairs`;
+    otherwise (text,) or (text, text_b). `word_starts` and `word_ends` are flat arrays of UTF-8 byte offsets
+    in the example's text; example i has words `word_offsets[i]` to `word_offsets[i + 1] - 1`. `candidates`
+    is also flat; `candidate_offsets` divides it among the examples in the same way.
 
     The fields that hold the gold depend on the task's kind:
 

@@ -39,9 +39,10 @@ _KEY = b"gristmill.predictions"
 class Predictions:
     """The predictions for n examples and, if known, their gold.
 
-    `outcomes` holds both before `threshold` is applied. `scores` is float32 and flat; example i has
-    `scores[score_offsets[i] : score_offsets[i + 1]]`. With `threshold`, `decided` empties the predicted text
-    of an example if its no-answer score exceeds the score of its answer by more than `threshold`.
+    `outcomes` holds predictions and gold; `threshold` is not applied to them. `scores` is float32 and flat;
+    those of example i are `scores[score_offsets[i] : score_offsets[i + 1]]`. If there is a `threshold`,
+    `decided` empties the predicted text of each example whose no-answer score exceeds the score of its answer
+    by more than `threshold`.
     """
 
     task: Task

@@ -24,8 +24,9 @@ _SPACES = re.compile(r"\s+")
 
 @dataclass(frozen=True)
 class Relation:
-    """A relation. `places` are the indices of its facts in the examples. Each of its `statements` is a pair:
-    the text before the object, which contains `[X]`, and the text after it.
+    """A relation, such as "capital of", whose facts pair a subject with an object. `places` are the indices
+    of the facts in the examples, and `objects` are their distinct objects. Each of `statements` is a pair:
+    the text before the object, which contains `[X]` in place of the subject, and the text after it.
     """
 
     name: str

@@ -10,7 +10,9 @@ from trainers.tasks.load_task import Suite, load_task
 
 @dataclass(frozen=True)
 class SuiteScore:
-    """The score of a suite: the mean over the columns that were scored, or None if there are none."""
+    """The score of a suite. `columns` maps each column to its score, or to None if it was not scored. `mean`
+    is the mean of the scores, or None if there are none.
+    """
 
     suite: str
     mean: float | None

@@ -14,7 +14,7 @@ from trainers.runs.progress import Progress
 
 
 class CostMeter:
-    """Measures the operations and energy of a run. Only the first worker measures energy: that of its
+    """Reports the operations and energy of a run. Only the first worker measures energy: that of its
     machine's processors and memory (RAPL), and that of its GPU times the number of workers (NVML).
     """
 

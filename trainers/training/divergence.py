@@ -8,8 +8,8 @@ from gristmill.errors import UserError
 
 
 class DivergedError(UserError):
-    """Raised when the loss or gradients of too many steps in a row were not finite
-    (`optimizer.max_skipped_in_row`).
+    """Raised when the loss or gradients were not finite in more than `optimizer.max_skipped_in_row`
+    consecutive steps.
     """
 
 

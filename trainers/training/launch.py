@@ -1,8 +1,9 @@
 """Launch training in this process, under torchrun, or on workers of Ray Train.
 
 On a cluster, the run directory must be on shared storage. If a run on Ray loses workers, it continues from
-its last checkpoint with as many workers as still fit on the cluster, up to the number requested. It ends
-after four losses in a row without a new checkpoint, and at any other error.
+its last checkpoint with as many workers as still fit on the cluster, up to the number requested. It ends if
+workers are lost four times in a row without a new checkpoint, if no resources are left, or if any other error
+occurs.
 """
 
 import os

@@ -101,7 +101,7 @@ def _found(part: Part, steps: Sequence[PublishedStep], best: dict[str, float]) -
 
 
 def _evidence(part: Part, column: str) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """Yield (row, occurrences) of each kept training document that has occurrences."""
+    """Yield the (row, occurrences) of each kept training document in which items occur."""
     table = part.table((column, DROP))
     kept, splits = pc.is_null(table[DROP]), part.splits()
     if splits is not None:
@@ -121,7 +121,7 @@ def _redacts_at(step: PublishedStep) -> float:
 
 
 def _searched(step: PublishedStep) -> dict[str, list[str]]:
-    """Return, for each item that a step searched for, the keys of its texts."""
+    """Map each item that a step searched for to the keys (see `_key`) under which its texts are found."""
     found_as: dict[str, list[str]] = {}
     for record in step.manifest.files:
         if record.path == ITEMS_FILE:

@@ -97,7 +97,7 @@ class CorpusComparison:
         return [corpus.printed_id(identifier) for identifier in found["id"].take(rows).to_pylist()]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the figures of the comparison as JSON data, without the list of documents."""
+        """Return the comparison as JSON data, without the table of documents."""
         both = {"old": self.old.manifest, "new": self.new.manifest}
         named = {side: {"corpus": each.corpus, "fingerprint": each.fingerprint} for side, each in both.items()}
         sources = {

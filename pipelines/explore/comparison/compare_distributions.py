@@ -58,7 +58,7 @@ def compare_distributions(old: Corpus, new: Corpus) -> list[DistributionChange]:
 
 
 def _histograms(corpus: Corpus) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the histograms of kept documents by (source, column)."""
+    """Return the histogram of each column over kept documents, keyed by (source, column)."""
     steps = [step for step in corpus.steps if step.label == "funnel"]
     found = {}
     for source, columns in steps[0].manifest.facts["distributions"].items() if steps else ():

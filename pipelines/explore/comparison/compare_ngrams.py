@@ -31,8 +31,8 @@ _LEAST_SCORE = 1.96  # standard deviations: a difference of fewer may be chance,
 
 @dataclass(frozen=True)
 class NgramChange:
-    """An n-gram in lower case, with its counts in the two samples. `score` is positive if the n-gram is
-    over-represented in the new corpus.
+    """An n-gram of `words` words, in lower case, with its counts in the old and the new sample. `score` is
+    positive if the n-gram is over-represented in the new corpus.
     """
 
     text: str
@@ -65,8 +65,7 @@ class NgramComparison:
 @dataclass(frozen=True)
 class _Block:
     """A block of sampled documents and their words. `data` is the text in UTF-8. Word k is
-    data[starts[k]:ends[k]]. `borders` has the index of the first word of each document except the first
-    document.
+    data[starts[k]:ends[k]]. `borders` holds the index of the first word of every document after the first.
     """
 
     data: np.ndarray

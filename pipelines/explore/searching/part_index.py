@@ -29,8 +29,8 @@ _TEXTS, _PLACES, _MANIFEST = "texts.arrow", "places.bin", "manifest.json"
 
 @dataclass(frozen=True)
 class _Segment:
-    """Consecutive documents with less than 16 MiB of text, or a single longer document. They have `places`
-    places, one per character, of `width` bytes each.
+    """Consecutive documents with less than 16 MiB of text together, or a single longer document. `places` is
+    the number of their characters; the place of each takes `width` bytes in the index.
     """
 
     rows: int
@@ -40,8 +40,9 @@ class _Segment:
 
 @dataclass(frozen=True)
 class PartIndex:
-    """An open search index. Each entry of `segments` is (first row, last row + 1, places), with the places of
-    the characters of these rows as uint8 [characters, bytes per place].
+    """An open search index. Each entry of `segments` is (first row, last row + 1, sorted places of the
+    characters in the texts of these rows); the places are uint8 [characters, bytes per place], as from
+    `sort_places`.
     """
 
     texts: pa.LargeStringArray
@@ -167,5 +168,5 @@ def is_finished(directory: Location) -> bool:
 
 
 def text_bytes(texts: pa.Array) -> int:
-    """Return the total number of UTF-8 bytes of texts."""
+    """Return the total length of the texts in UTF-8 bytes."""
     return int(pc.sum(pc.binary_length(texts)).as_py() or 0)

@@ -58,7 +58,7 @@ class Query:
 
     @property
     def phrase(self) -> bytes | None:
-        """The UTF-8 bytes of every hit; None if hits may differ."""
+        """The phrase in UTF-8, or None if the query is a regular expression or ignores case."""
         return None if self.regex or self.ignore_case else self.text.encode()
 
     @cached_property
@@ -86,7 +86,7 @@ class Query:
         return pc.count_substring(texts, self.text)
 
     def excerpt(self, text: str) -> tuple[str, str, str]:
-        """Return the first hit in a text that has one, as (context before, hit, context after)."""
+        """Return the first hit in `text`, which must contain one, as (context before, hit, context after)."""
         if self.words:
             at = first_words(text, self.text)
             before, after = text[:at], text[at + len(self.text) :]

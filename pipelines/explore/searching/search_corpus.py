@@ -23,8 +23,8 @@ from pipelines.stages.pii.display_redaction import pii_steps, without_personal_d
 
 @dataclass(frozen=True)
 class SearchHit:
-    """A document with `count` hits, and the first hit with its context. `rule` is the rule that dropped the
-    document, if any.
+    """A document with `count` hits; the first is `found`, between the excerpts `before` and `after`. `rule`
+    is the rule that dropped the document, or None if it was kept.
     """
 
     document: str

@@ -6,7 +6,9 @@ from pipelines.explore.searching.search_corpus import SearchResult
 
 
 def show_found(found: SearchResult) -> None:
-    """Print the documents that a search returned, each with its first hit, then the totals."""
+    """Print the documents found, each with its first hit, the totals, and a hint if some parts have no
+    current index.
+    """
     page = Page()
     for hit in found.first:
         page.line(

@@ -46,7 +46,7 @@ def pair_cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _are_alike(left: np.ndarray, right: np.ndarray, least: np.float32) -> np.ndarray:
-    """Return for each pair whether its cosine is `least` or more, bool [left, right]."""
+    """Return whether the cosine of each left and right vector is at least `least`, bool [left, right]."""
     products = unit_rows(left) @ unit_rows(right).T
     alike = products >= least
     rows, columns = np.nonzero(np.abs(products - least) < _UNSURE)
@@ -98,7 +98,7 @@ def elect_by_cosine(vectors: np.ndarray, least: float) -> np.ndarray:
 
 
 def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """Return the index of the centroid with the highest cosine to each vector, int64 [n]."""
+    """Return for each vector the index of the centroid with the highest cosine to it, int64 [n]."""
     nearest = np.zeros(len(vectors), np.int64)
     directions = unit_rows(centroids)
     for start in range(0, len(vectors), _BLOCK):

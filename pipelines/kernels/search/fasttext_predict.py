@@ -27,7 +27,7 @@ HIERARCHICAL, SOFTMAX, INDEPENDENT = 0, 1, 2
 
 
 class Features(NamedTuple):
-    """The dictionary that maps a text to rows of the input matrix."""
+    """The dictionary of a fastText model, which maps a text to rows of the input matrix."""
 
     words: np.ndarray  # uint8: the entries of the dictionary, concatenated
     bounds: np.ndarray  # int64 [entries + 1], into words
@@ -38,8 +38,8 @@ class Features(NamedTuple):
 
 
 class Layers(NamedTuple):
-    """The input and output matrices of a model, and the tree of a hierarchical softmax (empty for other
-    losses).
+    """The input matrix (`rows`) and the output matrix of a fastText model, and the tree of its hierarchical
+    softmax (`children`, empty for other losses).
     """
 
     rows: np.ndarray  # float32 [words + buckets, dim]
@@ -49,7 +49,7 @@ class Layers(NamedTuple):
 
 @kernel(inline="always")
 def _step(value: np.uint32, byte: np.uint8) -> np.uint32:
-    """Add a byte to an FNV-1a hash of 32 bits. Like the library, read the byte as signed."""
+    """Update a 32-bit FNV-1a hash with a byte, which is read as signed, as in fastText."""
     return np.uint32((value ^ np.uint32(np.int32(np.int8(byte)))) * _PRIME)
 
 

@@ -90,7 +90,7 @@ def _iterate_units(offsets: np.ndarray, data: np.ndarray, unit: str, keep: int) 
 
 
 def xxh32(data: bytes) -> int:
-    """Return the kernel's xxh32 of `data`, seed 0, for tests against the xxhash library."""
+    """Return the xxh32 (seed 0) of `data` as the kernel computes it, for tests against the xxhash library."""
     return int(_xxh32(np.frombuffer(data, np.uint8), 0, len(data)))
 
 

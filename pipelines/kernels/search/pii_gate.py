@@ -87,8 +87,8 @@ def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.nda
 
 
 class Chains(NamedTuple):
-    """Chains of digits in order, int64 [n] each: the index of the document, the start and end in bytes within
-    the document, and the number of digits.
+    """Chains of digits in text order, int64 [chains] each: the index of the document, the start and end as
+    byte offsets within it, and the number of digits.
     """
 
     rows: np.ndarray

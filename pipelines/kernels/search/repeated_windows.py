@@ -122,7 +122,7 @@ def find_repeats(
 
 @kernel()
 def _radix_sort(keys: np.ndarray, order: np.ndarray, next_keys: np.ndarray, next_order: np.ndarray) -> None:
-    """Sort `keys`, and `order` with them, stably and in place."""
+    """Sort `keys`, and `order` with them, stably and in place. The other two arrays are scratch space."""
     counts = np.zeros((_DIGITS, _DIGIT), np.int64)
     for k in range(len(keys)):
         key = keys[k]
@@ -230,7 +230,7 @@ def _elect_windows(
     holders: np.ndarray,
     runs: np.ndarray,
 ) -> int:
-    """Write the runs for which there is room. Return the number of all runs."""
+    """Write as many runs to `runs` as fit, and return how many there are in total."""
     found, leaving = 0, np.uint64(1)
     for _ in range(size - 1):
         leaving *= _BASE

@@ -19,8 +19,8 @@ _LINE_FEED = 10
 
 
 class Units(NamedTuple):
-    """The units of a block in order, int64 [units] except `hashes`. Positions are byte offsets within the
-    document.
+    """The units of a block of documents (lines, paragraphs or sentences) in text order. All fields are int64
+    [units] except `hashes`. Positions are byte offsets within the document.
     """
 
     documents: np.ndarray  # index of the document in the block

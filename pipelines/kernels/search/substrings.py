@@ -20,7 +20,7 @@ _BASE, _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)  # th
 
 
 class Blocks(NamedTuple):
-    """Blocks in the order of the text; positions are bytes within the document."""
+    """Blocks of windows in text order; positions are byte offsets within the document."""
 
     documents: np.ndarray  # int64: index of the document
     starts: np.ndarray  # int64: where the first window begins

@@ -18,7 +18,7 @@ from gristmill.compilation import kernel
 
 
 class Trees(NamedTuple):
-    """Trees as arrays over all nodes; the nodes of a tree follow one another, parents before children."""
+    """Decision trees as arrays over the nodes of all trees: tree by tree, parents before children."""
 
     roots: np.ndarray  # int64 [trees]: the first node of each tree
     columns: np.ndarray  # int32 [nodes]: the column that a node asks; -1 in a leaf

@@ -46,8 +46,8 @@ _LEAST_WORDS = (5, 5, 3)  # "at least 5 words" (paper, tfds); datatrove has 3
 
 
 class LineVerdicts(NamedTuple):
-    """Verdicts on rows, and the numbers of sentences in the rows that are kept. The columns are in the order
-    of VARIANTS.
+    """The verdict on each line (row) and the number of sentences in each kept line. The columns are in the
+    order of VARIANTS.
     """
 
     rows: StrippedLines

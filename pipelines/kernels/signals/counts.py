@@ -105,7 +105,7 @@ def _count_words_and_ngrams(data: np.ndarray, classes: np.ndarray, words: Spans)
 
 
 def split_columns(names: Sequence[str], table: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the columns of a table by name."""
+    """Return the columns of an array [rows, names], keyed by name."""
     return {name: table[:, column] for column, name in enumerate(names)}
 
 

@@ -18,7 +18,9 @@ _LEAST_SLOTS = 256
 
 
 class SpanNumbers(NamedTuple):
-    """The numbers of the spans of a block. Each document has its own, from 0."""
+    """Numbers for the spans of a block, counted from 0 in each document; equal spans of a document have the
+    same number.
+    """
 
     ids: np.ndarray  # int32 [spans]
     chars: np.ndarray  # int32 [spans], code points

@@ -19,7 +19,7 @@ _APOSTROPHE, _QUOTE = 39, 0x2019
 
 
 class Table(NamedTuple):
-    """A hash table of n-grams by key. The number of an n-gram is the index of its key in `keys`."""
+    """A hash table that maps the key of each n-gram to its number, which is the index of the key in `keys`."""
 
     slots: np.ndarray  # int32 [power of two], -1 if empty
     keys: np.ndarray  # uint64
@@ -27,7 +27,7 @@ class Table(NamedTuple):
 
 
 class NgramMatches(NamedTuple):
-    """The n-grams found, ordered by their last word, then by n."""
+    """Occurrences of a table's n-grams in texts, ordered by their last word, then by n."""
 
     words: np.ndarray  # int64, index of the first word
     ngrams: np.ndarray  # int32, number of the n-gram

@@ -114,7 +114,7 @@ def _count_rows(
 
 @kernel()
 def _last_point(data: np.ndarray, start: int, end: int) -> int:
-    """Return the last code point of a non-empty span; U+FFFD for invalid UTF-8."""
+    """Return the last code point of a non-empty span, or U+FFFD if the span ends in invalid UTF-8."""
     i = end - 1
     if data[i] < 0x80:
         return np.int64(data[i])

@@ -53,7 +53,7 @@ def apply_rules(data: np.ndarray, classes: np.ndarray, spans: Spans, kinds: np.n
 
 @kernel()
 def _point(data: np.ndarray, i: int, end: int) -> int:
-    """Return the code point at i as `code_point` does; -1 if i is not before the end."""
+    """Return the code point at i, or -1 if i is at or after `end`."""
     if i >= end:
         return -1
     lead = np.int64(data[i])
@@ -83,7 +83,7 @@ def _count_dots(data: np.ndarray, i: int, end: int) -> int:
 
 @kernel()
 def _front_token(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> int:
-    """Return the length in bytes of the token at the front of a chunk; 0 if there is none."""
+    """Return the length in bytes of the token to split off the front of a chunk, or 0 if there is none."""
     dots = _count_dots(data, begin, end)
     if dots > 1:
         return dots
@@ -141,7 +141,7 @@ def _clitic(data: np.ndarray, begin: int, end: int) -> int:
 
 @kernel()
 def _back_token(data: np.ndarray, begin: int, end: int, table: np.ndarray, with_stop: np.ndarray) -> int:
-    """Return the length in bytes of the token at the end of a chunk; 0 if there is none."""
+    """Return the length in bytes of the token to split off the end of a chunk, or 0 if there is none."""
     at = _previous_character(data, begin, end)
     last = _point(data, at, end)
     second = _previous_character(data, begin, at)

@@ -36,7 +36,7 @@ _FULL_STOP, _APOSTROPHE = 46, 39
 
 
 class Tokens(NamedTuple):
-    """The tokens of a block."""
+    """The tokens of a block of documents: their byte spans and kinds."""
 
     spans: Spans
     kinds: np.ndarray  # uint8 [tokens], kind bits of token_tables
@@ -68,7 +68,9 @@ def _plain_bytes(kinds: np.uint64) -> np.uint64:
 
 @kernel(inline="always")
 def _mark_kind(bits: int) -> int:
-    """Return the kind bits of a token that is one mark, from its class bits."""
+    """Return the kind bits of a token that is a single punctuation mark or symbol, from that character's
+    class bits.
+    """
     kind = IS_SYMBOL if bits & SYMBOL else 0
     kind |= ENDS_SENTENCE if bits & TERMINAL else 0
     return kind | (IS_PUNCTUATION if bits & PUNCTUATION else 0)

@@ -114,7 +114,7 @@ def lower_runs(offsets: np.ndarray, data: np.ndarray, keep: int) -> Runs:
 
 @kernel()
 def is_final_sigma(data: np.ndarray, begin: int, i: int, end: int, bits: np.ndarray) -> bool:
-    """Return whether Unicode's condition Final_Sigma is true at byte i."""
+    """Return whether the sigma at byte i meets Unicode's condition Final_Sigma in the text data[begin:end]."""
     j = i
     kind = np.uint8(CASE_IGNORABLE)
     while kind & CASE_IGNORABLE:

@@ -17,7 +17,7 @@ _HIGH, _TO_HIGH = np.uint64(0x8080808080808080), np.uint64(0x6060606060606060)  
 
 
 class StrippedLines(NamedTuple):
-    """Non-blank lines without the white space at their ends, ascending and disjoint."""
+    """Non-blank lines of a block without the white space at their ends, disjoint and in text order."""
 
     starts: np.ndarray  # int32, into the block's bytes
     ends: np.ndarray  # int32
@@ -26,7 +26,9 @@ class StrippedLines(NamedTuple):
 
 
 class SplitLines(NamedTuple):
-    """A block of documents split at line feeds into lines and paragraphs."""
+    """The lines and paragraphs of a block, split at line feeds, and the numbers of line feeds and of lines in
+    the sense of `str.splitlines` in each document.
+    """
 
     lines: Spans  # re.split("\n+", text), with white space and empty lines at the ends
     paragraphs: Spans  # re.split("\n{2,}", text.strip())

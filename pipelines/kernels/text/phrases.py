@@ -51,7 +51,7 @@ _MARKER_ROWS = _pack_words(_MARKERS)
 
 
 def find_phrases(offsets: np.ndarray, data: np.ndarray) -> Hits:
-    """Return the hits in a block of documents."""
+    """Find the phrases, opening braces and citation markers in a block of documents."""
     most = len(data) + 1
     places, ends, kinds = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.uint8)
     counts = np.zeros(len(offsets), np.int64)

@@ -73,7 +73,9 @@ _ONES, _SEVEN = np.uint64(0x0101010101010101), np.uint64(0x7F7F7F7F7F7F7F7F)
 
 
 class Segments(NamedTuple):
-    """A segmented block of documents. `classes` holds, for each byte, the class bits of its character."""
+    """A block of documents with its words, lines, paragraphs and sentences. `classes` holds, for each byte,
+    the class bits of its character.
+    """
 
     offsets: np.ndarray  # int64 [documents + 1], into data
     data: np.ndarray  # uint8

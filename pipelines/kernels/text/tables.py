@@ -62,7 +62,7 @@ SIGMA, SMALL_SIGMA, FINAL_SIGMA, DOTTED_I = 0x3A3, 0x3C3, 0x3C2, 0x130
 
 
 def unicode_version() -> dict[str, str]:
-    """Return the Unicode version of the tables under the key `unicode`."""
+    """Return the Unicode version of the tables, with the key `unicode`, for a stage's `depends`."""
     return {"unicode": unicodedata.unidata_version}
 
 

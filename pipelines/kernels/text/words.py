@@ -130,7 +130,9 @@ def _words(
 
 @kernel()
 def _clear_outer_joiners(data: np.ndarray, begin: int, end: int, insides: np.ndarray) -> None:
-    """Clear joiners that are the first or last character of a document."""
+    """Clear in `insides` an apostrophe, full stop or comma that begins or ends a document, since it joins
+    nothing.
+    """
     if data[begin] < 0x40 and not 48 <= data[begin] <= 57:
         insides[begin] = 0
     if data[end - 1] < 0x40 and not 48 <= data[end - 1] <= 57:

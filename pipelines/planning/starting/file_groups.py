@@ -45,17 +45,19 @@ _URL_FIELDS = ("url", "link", "uri", "href", "source_url", "permalink")
 
 @dataclass(frozen=True)
 class FileGroup:
-    """Files of a directory that one source can read.
+    """A group of files in a directory that one source can read.
 
-    `kind` is the name of their format, and `bytes` their total size. `patterns` are globs for the files,
-    `members` for the members of archives.
+    `kind` names their format, and `bytes` is their total size. `patterns` are globs that match the files, and
+    `members` are globs for the members of archives.
 
-    According to the first records of one file, `text_field` is the field with the most text, apart from
-    fields that mostly hold URLs, and `url_field` is a field that mostly holds URLs, or `url` if there is
-    none. For archives, and for formats without fields, they are `text` and `url`. If the text is in
-    conversations, `text_field` is None, and `turns` has the field that holds the turns and the template of a
-    turn. `text_field` is also None if no field has text. `columns` are fields that could become columns, with
-    their types: fields of the records, or fields that the format puts into `meta`.
+    `text_field`, `url_field` and `turns` are inferred from the first records of one file. `text_field` is the
+    field with the most text, not counting fields that mostly hold URLs, or None if no field has text.
+    `url_field` is a field that mostly holds URLs, or `url` if there is none. If most of the text is in
+    conversations, `text_field` is None, and `turns` contains the field that holds the turns and the template
+    of a turn. For archives, and for formats without fields, `text_field` is `text` and `url_field` is `url`.
+
+    `columns` are fields that could become columns, with their types: fields of the records, or fields that
+    the format puts into `meta`.
     """
 
     kind: str

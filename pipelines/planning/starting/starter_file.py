@@ -31,7 +31,7 @@ _SMALLEST_PART, _LARGEST_PART = 2, 128  # MB; the larger one is about the defaul
 
 @dataclass(frozen=True)
 class StarterSource:
-    """A source of the starter corpus file: its name, its directory, and its files."""
+    """A source in the starter corpus file: its name, its directory, and the group of files that it reads."""
 
     name: str
     root: Path

@@ -26,7 +26,7 @@ _BYTES = 4_000_000  # of text; reading and measuring them takes a second or two,
 
 
 class RuleShare(NamedTuple):
-    """A rule or a set of rules, and the share of the sampled documents that it would drop by itself."""
+    """The name of a rule or rule set, and the share of the sampled documents that it alone would drop."""
 
     name: str
     share: float
@@ -34,13 +34,14 @@ class RuleShare(NamedTuple):
 
 @dataclass(frozen=True)
 class StarterSample:
-    """The languages of a source's first documents, and the shares of these documents that rule sets would
+    """Statistics of a source's first documents: their languages, and the shares of them that rule sets would
     drop.
 
-    `languages` are pairs (ISO 639 code, share of the documents), largest share first. `dropped` maps the name
-    of each rule set to the shares of the documents that would be dropped: first by the whole set, then by
-    each of its rules that drops any, largest share first. `reason` says why there are no documents, if there
-    are none.
+    `documents` is the number of documents. `languages` are pairs (ISO 639 code, share of the documents),
+    largest share first. `dropped` maps the name of each rule set to a list of shares: first that of the whole
+    set, then those of its rules that drop at least one document, largest first. `dropped_by_any` is the share
+    that all the rule sets together would drop. If there are no documents, `reason` says why, and `dropped` is
+    None.
     """
 
     documents: int

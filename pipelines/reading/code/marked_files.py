@@ -55,5 +55,5 @@ def is_vendored(path: str) -> bool:
 
 
 def head_of(text: str, lines: int, most: int = 10_000) -> str:
-    """Return the first `lines` lines of a text, but at most its first `most` characters."""
+    """Return the first `lines` lines of a text, up to `most` characters in all."""
     return "\n".join(text[:most].split("\n")[:lines])

@@ -25,7 +25,7 @@ _MEMBERS = (
 
 @dataclass
 class RepositoryLicences:
-    """Looks up, by directory, which licences apply to the files that one task reads."""
+    """Finds the licences that apply to the entries of files, by directory, and caches them."""
 
     source: Source
     _read_files: dict[str, list[str]] = field(default_factory=dict)  # by the location of a licence file

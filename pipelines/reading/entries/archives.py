@@ -104,7 +104,7 @@ def _git_entries(file: SourceFile, source: Source, budget: DecodeBudget) -> Iter
 
 
 def is_tar_name(path: str) -> bool:
-    """Return whether a file has the name of a tar, compressed or not."""
+    """Return whether a path ends like that of a tar file, compressed or not."""
     name = PurePosixPath(path.lower())
     if name.suffix in (".gz", ".bz2", ".xz", ".zst", ".zstd"):
         name = name.with_suffix("")
@@ -148,8 +148,9 @@ def _is_selected(name: str, source: Source) -> bool:
 
 
 class TarInput:
-    """The file object that tarfile reads from. A broken stream appears to end normally, so that tarfile
-    delivers everything before the break.
+    """The file object from which tarfile reads. A broken stream appears to end normally, so that tarfile
+    delivers everything before the break; `failure` then holds the reason. `ended` is set at the end of the
+    stream, broken or not.
     """
 
     def __init__(self, chunks: Iterator[bytes]) -> None:

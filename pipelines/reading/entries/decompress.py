@@ -39,7 +39,7 @@ def decoded_bound(size: int, limit: int) -> int:
 
 
 class DecodeBudget:
-    """Limits how many bytes one file may decompress to, over all of its layers and members."""
+    """A budget of decompressed bytes for one file, shared by all of its compression layers and members."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit

@@ -25,9 +25,10 @@ class SourceFile:
     r"""One file of a source.
 
     `path` is relative to the source's root, with slashes; bytes of a name that are not UTF-8 are written
-    `\xNN`. `size` is in bytes. `location` is the path of a local file, or the URL of a remote one. The
-    `version` of a remote file is the ETag, hash or time in the listing, if any. `licences` are the licence
-    files that apply to the file, if its format asks for them.
+    `\xNN`. `size` is in bytes. `location` is the path of a local file, or the URL of a remote one. `remote`
+    says how to open a remote file, and is None for a local one. `version` is the ETag, hash or time that the
+    store lists for a remote file, if any. `licences` are the licence files that apply to the file, if its
+    format asks for them.
 
     For a git repository, `commit` is the full id of the commit, `location` is the directory with the
     repository's objects, and `size` is the total size of the files in the commit.
@@ -42,11 +43,13 @@ class SourceFile:
     commit: str | None = None
 
     def handle(self) -> str | RemoteFile:
-        """Return what libraries can open: the path of a local file, or an open remote file."""
+        """Return an argument for libraries that take a path or a file object: the path of a local file, or an
+        open remote file.
+        """
         return self.location if self.remote is None else open_url(self.location, self.remote)
 
     def open(self) -> io.RawIOBase | io.BufferedReader:
-        """Return the file, open for reading bytes."""
+        """Open the file for reading bytes."""
         return open(self.location, "rb") if self.remote is None else open_url(self.location, self.remote)
 
 

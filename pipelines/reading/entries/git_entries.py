@@ -19,8 +19,9 @@ _WITH_NAMES = ("file", "not_regular", "submodule")  # the others are parts of th
 
 @dataclass(frozen=True)
 class GitMember:
-    """A file of a commit. If `reason` is set, the file is set aside for that reason and has no content. An
-    empty path denotes the repository itself.
+    """A file of a commit, or the repository itself if `path` is empty. `chunks` is its content, and `size`
+    the length of the content in bytes. If `reason` is set, the file is set aside for that reason and has no
+    content.
     """
 
     path: str

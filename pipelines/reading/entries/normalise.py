@@ -129,8 +129,8 @@ def _replace_c1(data: bytes) -> tuple[bytes, int]:
 
 
 class Normalised(NamedTuple):
-    """Several normalised texts: their UTF-8 concatenated, the length of each in bytes, and the total number
-    of control characters that were removed or replaced.
+    """Normalised texts. `data` is their concatenation in UTF-8, `lengths` holds the length of each in bytes,
+    and `controls` is the total number of control characters that were removed or replaced.
     """
 
     data: bytes | memoryview
@@ -139,7 +139,7 @@ class Normalised(NamedTuple):
 
 
 def normalise_all(texts: Sequence[str], unicode_form: str = "NFC", bordered: bool = False) -> Normalised:
-    """Apply `normalise` to one or more texts at once."""
+    """Apply `normalise` to each of one or more texts and return the results together."""
     _, offset_buffer, data_buffer = pa.array(texts, pa.large_string()).buffers()
     offsets = np.frombuffer(offset_buffer, np.int64)[: len(texts) + 1]
     lengths = np.diff(offsets)

@@ -95,8 +95,8 @@ records is fine; many records with another reason suggest that the source is rea
 
 
 class BrokenInput(Exception):
-    """Raised when the bytes of a file or member cannot be read to their end. `reason` says why, usually as a
-    key of REASONS.
+    """Raised when a file, member or document is damaged, in the wrong format or over a limit. `reason` says
+    why, usually as a key of REASONS.
     """
 
     def __init__(self, reason: str) -> None:

@@ -11,9 +11,9 @@ _PURPOSE = b"read"  # the stage `sample` hashes another, so that it chooses inde
 
 @dataclass(frozen=True)
 class RecordSample:
-    """A random sample with about the given share of all records. Whether a record is chosen depends only on a
-    hash of its id, so the division into parts and the number of workers make no difference, and a smaller
-    sample is a subset of a larger one.
+    """A random sample of about `share` of all records. Whether a record is chosen depends only on a hash of
+    its id. The sample is therefore the same for any division into parts and any number of workers, and a
+    smaller sample is a subset of a larger one.
     """
 
     share: float

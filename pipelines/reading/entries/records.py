@@ -35,9 +35,9 @@ class Bad(NamedTuple):
 
 
 class RawRecord(NamedTuple):
-    """A record whose text a child process has yet to extract. `content` is the bytes of a page or a document,
-    and `charset` is what HTTP declares, or "". The other fields are those of TextRecord, but `meta` is not
-    JSON yet.
+    """A record whose text a child process has yet to extract. `content` holds the bytes of a page or a
+    document, and `charset` is the encoding that HTTP declares, or "". The other fields are those of
+    TextRecord, except that `meta` is not yet encoded as JSON.
     """
 
     content: bytes | memoryview

@@ -98,7 +98,7 @@ def _bytes_type(kind: pa.DataType) -> pa.DataType:
 
 
 class _Bytes:
-    """A stream of bytes, taken in amounts that the caller chooses."""
+    """A stream of bytes that can be read in amounts independent of its chunks."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -116,7 +116,7 @@ class _Bytes:
         return b"".join(pieces)
 
     def drain(self) -> None:
-        """Read to the end, because only there is the checksum of a compressed stream verified."""
+        """Read to the end, where the checksum of a compressed stream is verified."""
         for _ in self._chunks:
             pass
 

@@ -19,7 +19,7 @@ _RETRIES = 16  # per file; bounds the cost of a file full of stray quotes
 
 
 class _Unfinished(Exception):
-    """Raised if a row does not end within `max_document_bytes` or the file."""
+    """Raised if a row grows longer than `max_document_bytes`, or if the file ends within it."""
 
 
 def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
@@ -89,7 +89,7 @@ def _header(line: str, entry: Entry, source: Source) -> tuple[list[str], str]:
 
 
 class _Rows:
-    """Reads rows, each with its size in bytes, from a stream of lines, in bounded memory."""
+    """Reads CSV rows and their sizes in bytes from a stream of lines, in bounded memory."""
 
     def __init__(self, stream: Iterator[bytes | LongRecord], source: Source) -> None:
         self._stream = stream
@@ -112,7 +112,7 @@ class _Rows:
         return None
 
     def read(self, delimiter: str) -> Iterator[tuple[list[str], int] | Bad]:
-        """Yield each row that is not blank as (fields, size in bytes), or as a Bad record."""
+        """Yield (fields, size in bytes) for each row that is not blank, or Bad for one that cannot be used."""
         csv.field_size_limit(1 << 30)  # applies to the whole process; _lines bounds the rows
         retries = _RETRIES
         reader = csv.reader(self._lines(), delimiter=delimiter, strict=True)

@@ -75,8 +75,8 @@ def _rest(held: list[bytes], divider: "_Divider") -> Iterator[bytes]:
 
 
 class _Divider:
-    """Divides a JSON array, or a single object, into pieces, none of which spans two elements. `between` is
-    true after a piece that ends its element, and `ended` after the last piece.
+    """Divides a JSON array, or a single object, into pieces such that no piece spans two elements. `between`
+    is true after a piece that ends its element, and `ended` is true after the last piece.
     """
 
     def __init__(self, chunks: Iterator[bytes]) -> None:

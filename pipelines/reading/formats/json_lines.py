@@ -24,7 +24,7 @@ class LongRecord:
         return self._pieces
 
     def drain(self) -> int:
-        """Read the rest of the stream and return its length in bytes."""
+        """Read what remains of the record and return the number of bytes read."""
         return sum(len(piece) for piece in self._pieces)
 
 

@@ -16,8 +16,8 @@ _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z
 
 
 class _Loader(yaml.BaseLoader):
-    """A YAML loader for strings, lists and mappings. It rejects aliases, with which a few lines can expand to
-    gigabytes.
+    """A YAML loader that reads every scalar as a string. It rejects aliases, because a few lines of them can
+    expand to gigabytes.
     """
 
     def compose_node(self, parent: Any, index: Any) -> Any:

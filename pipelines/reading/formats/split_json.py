@@ -117,7 +117,7 @@ def _before_text(line: str, text_field: str) -> tuple[dict[str, Any], int]:
 
 
 def _after_text(tail: str) -> dict[str, Any]:
-    """Return the fields after the text. `tail` begins after the text's closing quote."""
+    """Return the fields that follow the text in a JSON object. `tail` begins after the text's closing quote."""
     position = _space(tail, 0)
     if tail[position] == "}":
         return dict(_DECODER.decode("{" + tail[position:]))

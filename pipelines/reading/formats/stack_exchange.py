@@ -77,8 +77,8 @@ def read_stack_exchange(entry: Entry, source: Source) -> Iterator[Bad | RawRecor
 
 
 class _SortedRows:
-    """Sorts the rows of a dump by question. When too many rows are held in memory, they are written to `file`
-    as a sorted run.
+    """Sorts the rows of a dump by question. `spill` writes the rows to `file` as a sorted run when they take
+    too much memory.
     """
 
     def __init__(self, file: IO[bytes]) -> None:

@@ -46,9 +46,9 @@ class DamagedObjectError(Exception):
 
 
 class GitObjects:
-    """The objects of a git repository, as a context manager. `directory` is the repository's directory that
-    contains `objects`. `id_digits` is 40, or 64 for SHA-256. `memory` is how many bytes a git process may
-    map. Objects are named by their ids.
+    """Reads the objects of a git repository, named by their ids; a context manager. `directory` is the
+    directory of the repository that contains `objects`. `id_digits` is 40 for SHA-1, or 64 for SHA-256.
+    `memory` limits how many bytes a git process may map.
 
     Methods raise SourceError if git is missing or needs more than `memory`, and StorageError if git is
     killed, stops answering or gives an unexpected answer.
@@ -147,7 +147,7 @@ class GitObjects:
 
 
 class _CatFile:
-    """A running `git cat-file --batch` or `--batch-check`, and the bytes of its answers."""
+    """A running `git cat-file --batch` or `--batch-check` process, with its output read ahead."""
 
     def __init__(self, mode: str, place: Path, directory: Path, memory: int) -> None:
         self._mode, self._repository, self._memory = mode, directory, memory
@@ -199,7 +199,9 @@ class _CatFile:
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much of the last content was left unread that a new process is cheaper."""
+        """Whether so much of the last content is unread that starting a new process is cheaper than reading
+        it.
+        """
         return self._left > _DRAINED_BYTES
 
     def _pass_over(self) -> None:

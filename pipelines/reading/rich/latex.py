@@ -168,7 +168,10 @@ def _resolve(reference: str, folder: str, files: Mapping[str, str]) -> str | Non
 
 @dataclass
 class _Paper:
-    """A paper whose files are being put together."""
+    """The text of a paper, assembled from its files. `used` counts the files used, repetitions included.
+    `missing` and `cut` count the commands left out because their file does not exist, and because they are
+    circular or nest too deeply.
+    """
 
     files: Mapping[str, str]
     most: int  # bytes of text

@@ -21,7 +21,7 @@ _CHARACTERS = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
 
 class NotPlain(Exception):
     """Raised by `read_plain` for XML that it cannot read. The caller must undo the effects of the functions
-    called so far, and use a parser.
+    called so far, and use a full parser.
     """
 
 

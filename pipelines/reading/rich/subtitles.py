@@ -26,7 +26,7 @@ _DASHES = ("-", "–", "—")
 
 @dataclass
 class _Cue:
-    """A cue: its times in milliseconds, and the lines below them."""
+    """A cue: its begin and end in milliseconds, and its lines of text."""
 
     begin: int
     end: int

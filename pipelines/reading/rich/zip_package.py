@@ -22,7 +22,9 @@ _HEADER, _LENGTHS = 30, 26  # bytes of a local header, and where the lengths of 
 
 
 class ZipPackage:
-    """The members of a package. The constructor raises BrokenInput if `data` is not a zip archive."""
+    """The members of a zip package, such as an EPUB or a Word document. The constructor raises BrokenInput if
+    `data` is not a zip archive.
+    """
 
     def __init__(self, data: bytes, limits: PageLimits) -> None:
         self._data = memoryview(data)
@@ -85,7 +87,7 @@ class ZipPackage:
 
 
 def resolve(base: str, reference: str) -> str:
-    """Return the name of the member that a reference in the member `base` leads to."""
+    """Return the name of the member to which a reference in the member `base` points."""
     path = unquote(reference.partition("#")[0])
     return posixpath.normpath(path[1:] if path.startswith("/") else posixpath.join(posixpath.dirname(base), path))
 

@@ -57,7 +57,7 @@ class RecordText:
             )
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the fields of a record that become text."""
+        """Return the names of the record's fields from which the text is composed."""
         return (*self.fields, *((self.turns,) if self.turns else ()), *((self.target,) if self.target else ()))
 
     def take(self, record: dict[str, Any]) -> str:

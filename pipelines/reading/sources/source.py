@@ -148,7 +148,7 @@ class Source:
     """Where the texts come from, for the corpus card; published unchanged."""
 
     def check(self) -> None:
-        """Raise ValueError for invalid fields. Its message begins with the name of a field."""
+        """Raise ValueError if a field is invalid. The message begins with the name of the field."""
         if not re.fullmatch(SOURCE_NAME, self.name):
             raise ValueError(f"name: got {self.name!r}, expected letters, digits, - and _, a letter first")
         most = ("max_document_bytes", "part_bytes", "max_html_bytes", "max_file_bytes")
@@ -197,7 +197,7 @@ class Source:
         check_format(self)
 
     def typed_fields(self) -> list[tuple[str, RecordField]]:
-        """Return (name, field) for every column in `columns`."""
+        """Return (column name, RecordField) for each entry of `columns`, even if it gives only a type."""
         columns = self.columns or {}
         return [(n, each if isinstance(each, RecordField) else RecordField(n, each)) for n, each in columns.items()]
 

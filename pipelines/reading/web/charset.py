@@ -59,8 +59,8 @@ _WIDER = {
 
 
 class Decoded(NamedTuple):
-    """A page's text, the Python name of its encoding, and the number of U+FFFD that decoding inserted for
-    invalid bytes.
+    """A page's text, the Python name of its encoding, and the number of U+FFFD characters that decoding
+    inserted for invalid bytes.
     """
 
     text: str
@@ -152,7 +152,9 @@ def _likely_codecs(data: bytes, latin: bool) -> Iterator[str]:
 
 
 def decode(data: bytes, codec: str) -> Decoded:
-    """Decode with the Python codec named `codec`. Invalid bytes are replaced with U+FFFD."""
+    """Decode with the Python codec named `codec`. Invalid bytes are replaced with U+FFFD, and the
+    replacements counted.
+    """
     try:
         return Decoded(data.decode(codec), codec, 0)
     except UnicodeDecodeError:

@@ -23,7 +23,9 @@ _WARC = re.compile(r"(.*)/warc/([^/]+)\.warc\.gz")
 
 @dataclass(frozen=True)
 class CrawlFiles:
-    """The names of crawl files, sorted, and the number of captures that index queries found."""
+    """The result of index queries: the sorted names of the crawl files to read, and the number of captures
+    found.
+    """
 
     files: tuple[str, ...]
     captures: int

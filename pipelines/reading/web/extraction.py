@@ -18,13 +18,13 @@ from pipelines.reading.web.page_reservations import page_reservations
 
 @dataclass(frozen=True)
 class PageLimits:
-    """Settings of the worker process: how it extracts text, and its limits. `parser` names the function that
-    parses a record, as MODULE:NAME below `pipelines.reading`, and `extract` is the extractor of pages.
+    """Settings and limits of the worker process that extracts text. `parser` names the function that parses a
+    record, as MODULE:NAME below `pipelines.reading`. `extract` and the last four fields are those of Source.
 
     `nodes` and `depth` limit a page's elements, and `text_bytes` limits the text of a document that is not a
-    page. `html_bytes` limits a member of a zip package, such as a chapter of an EPUB, and `decoded_bytes`
-    what the package may decode to. `cpu_seconds` applies to each record, and `memory_bytes` to the worker
-    beyond its libraries.
+    page. `html_bytes` limits each member of a zip package, such as a chapter of an EPUB, and `decoded_bytes`
+    limits the decoded size of the whole package. `cpu_seconds` applies to each record, and `memory_bytes` to
+    the worker's memory in addition to its libraries.
     """
 
     parser: str

@@ -21,7 +21,8 @@ _MAX_CODINGS = 4  # nested content codings; decoding each costs a copy of the bo
 @dataclass(frozen=True)
 class Response:
     """The head of an HTTP response. `headers` holds the first value of each name, with names in lower case.
-    `body` is the position in the record's block at which the body begins.
+    `body` is the position in the record's block at which the body begins. `reservations` are the reservations
+    of rights that the headers declare.
     """
 
     status: int

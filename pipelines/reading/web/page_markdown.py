@@ -95,7 +95,7 @@ def _data_rows(table: Any) -> list[list[str]] | None:
 
 
 def to_markdown(minimal: str) -> str:
-    """Convert resiliparse's minimal HTML to Markdown. Unknown tags are left out."""
+    """Convert resiliparse's minimal HTML to Markdown. Unknown tags are dropped, but not the text inside them."""
     writer = _Writer()
     for number, token in enumerate(_TOKEN.split(minimal)):
         if number % 2 == 0:

@@ -107,9 +107,9 @@ class _Answer(NamedTuple):
 
 @dataclass
 class _Batch:
-    """Consecutive records of an entry. `number` is the number of the first record, and `sent_to` is the child
-    to which the pages were last sent. `first` is the number by which the first of the pages sent then is
-    answered.
+    """Consecutive records of an entry. `number` is the number of the first record. `sent_to` is the child to
+    which pages of the batch were last sent, and `first` is the number under which it answers the first of
+    them.
     """
 
     number: int
@@ -132,8 +132,8 @@ class _Batch:
 
 
 class Extractor:
-    """Turns the pages of one source into documents, in a child process. A context manager: leaving it ends
-    the child.
+    """Extracts documents from the pages of one source in a child process. Use it as a context manager: on
+    exit, the child is stopped.
     """
 
     module = "pipelines.reading.web.page_worker"  # tests substitute a worker that fails on purpose

@@ -21,7 +21,7 @@ Reservations = dict[str, list[str]]
 
 
 def header_reservations(lines: bytes) -> Reservations:
-    """Return the reservations among HTTP header lines; a header may be repeated."""
+    """Return the reservations of rights that HTTP header lines declare; a header may be repeated."""
     found: Reservations = {}
     for name, value in _HEADER.findall(lines):
         _add(found, _HEADERS[name.decode().lower()], value.decode("latin-1"))

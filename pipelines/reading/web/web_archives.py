@@ -30,7 +30,7 @@ class Malformed(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A record within which the stream ends. `size` is the number of its bytes that are present."""
+    """A record cut short by the end of the stream. `size` is the number of its bytes that are present."""
 
     size: int
 
@@ -39,9 +39,9 @@ class Cut(NamedTuple):
 class Record:
     """A record of an archive.
 
-    `fields` is the WARC header, with names in lower case. For an ARC record it is derived from the header
-    line. If `whole`, `block` is the whole block; otherwise `block` is its beginning, and `rest` yields the
-    remaining bytes. `size` is the length of header and block in bytes.
+    `fields` holds the WARC header, with names in lower case; for an ARC record, it is derived from the header
+    line. `block` is the whole block if `whole` is true, otherwise its beginning; `rest` yields the remaining
+    bytes. `size` is the length of header and block in bytes.
     """
 
     fields: dict[str, str]

@@ -29,7 +29,7 @@ _BATCH = 65_536  # URLs per batch: bounds the keys in memory
 
 @dataclass(frozen=True)
 class ExclusionList:
-    """One exclusion list: files whose entries are all of one kind."""
+    """A list of documents to drop: files whose entries all name documents in the same way (`by`)."""
 
     name: str
     """Name of the list, in lower case. The documents that it names are dropped by the rule `NAME.BY`, such as

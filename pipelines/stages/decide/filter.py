@@ -98,7 +98,7 @@ class Filter(PartStage):
         self.decide(types.empty_table(), {request: {} for request in self.quantiles()})
 
     def quantiles(self) -> tuple[Quantile, ...]:
-        """Return the distinct thresholds that must be computed before this filter runs."""
+        """Return the distinct quantiles that must be computed before this filter runs."""
         return tuple(dict.fromkeys(request for rule in self.tests() for request in rule.quantiles()))
 
 

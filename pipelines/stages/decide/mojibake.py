@@ -72,7 +72,7 @@ class Mojibake(ReadsText, PartStage):
 
 
 def _repairs(text: str) -> Iterator[_Edit]:
-    """Yield the edits of a text, with positions in bytes."""
+    """Yield the edits that repair the mojibake in a text, with positions in bytes."""
     if text.isascii():
         return
     from ftfy import TextFixerConfig, fix_encoding

@@ -49,12 +49,12 @@ class PatternRule:
 
     @property
     def expression(self) -> str:
-        """The expression with the whole match as its first group."""
+        """The RE2 expression of this rule, whose first group is the whole match."""
         return f"{'(?i)' if self.ignore_case else ''}({self.pattern})"
 
     @property
     def marked(self) -> str:
-        """The RE2 rewrite that puts a match and its replacement between marks."""
+        """The RE2 rewrite that writes a match and its replacement, delimited by control characters."""
         shifted = _REFERENCE.sub(
             lambda found: f"\\{int(found[1]) + 1}" if found[1].isdigit() else found[0], self.replacement or ""
         )

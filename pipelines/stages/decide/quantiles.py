@@ -28,9 +28,9 @@ class Quantiles(CorpusStage):
     """Compute each requested quantile over the documents that no earlier step dropped. Nulls and NaN are
     ignored.
 
-    With n values in ascending order x[0] ... x[n-1], the quantile q of `at_least` is x[min(floor(q n), n -
-    1)], which keeps the upper share 1 - q. The quantile q of `at_most` is x[max(ceil(q n) - 1, 0)], which
-    keeps the lower share q. Equal values are kept together.
+    Let x[0] ... x[n-1] be the values in ascending order. For `at_least`, quantile q is x[min(floor(q n), n -
+    1)], which keeps the upper share 1 - q. For `at_most`, it is x[max(ceil(q n) - 1, 0)], which keeps the
+    lower share q. Values equal to the quantile are all kept.
     """
 
     requests: tuple[Quantile, ...]
@@ -71,7 +71,9 @@ def _find(counts: Mapping[int, int], request: Quantile) -> tuple[int, int, int]:
 
 
 def _at_rank(counts: Mapping[int, int], rank: int) -> tuple[int, int]:
-    """Return the key at a rank, counted from 0, and the number of values with lower keys."""
+    """Return the key of the value at `rank`, counted from 0, and the number of values with lower keys.
+    `counts` maps each key to its number of values.
+    """
     before = 0
     for key in sorted(counts):
         if rank < before + counts[key]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Limit(NamedTuple):
-    """A condition that kept documents satisfy, as in `rules.Rule`."""
+    """A condition that a document must satisfy to be kept, with tests as in `rules.Rule`."""
 
     signal: str
     at_least: float | None = None

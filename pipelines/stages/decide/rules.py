@@ -22,9 +22,9 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class Quantile:
-    """A request to compute a threshold, the lower or upper bound (`side`) of a rule. The threshold is the
-    quantile `q` of `signal` among the documents that no earlier step dropped. If `per` is not empty, there is
-    one threshold for each value of that column.
+    """A request for the quantile `q` of the column `signal` over the documents that no earlier step dropped,
+    for use as a lower or upper bound (`side`). If `per` names a column, each of its values has its own
+    quantile.
     """
 
     signal: str
@@ -100,7 +100,7 @@ class Rule:
     """
 
     def check(self) -> None:
-        """Raise ValueError for values that are invalid or do not fit together."""
+        """Raise ValueError if a field is invalid or conflicts with another."""
         names = ("at_least", "at_most", "one_of", "none_of", "at_least_quantile", "at_most_quantile")
         tests = [name for name in names if getattr(self, name) not in (None, ())]
         if (self.rules is None) == (self.signal is None):
@@ -176,7 +176,7 @@ class Rule:
         return asks if self.null is None else self.null == "drop"
 
     def quantiles(self) -> tuple[Quantile, ...]:
-        """Return the thresholds of this rule that must be computed; none for a named set."""
+        """Return the quantiles that must be computed as bounds of this rule; none for a named set."""
         assert self.signal is not None or self.rules is not None
         sides = (("at_least", self.at_least_quantile), ("at_most", self.at_most_quantile))
         return tuple(Quantile(self.signal or "", side, q, self.per) for side, q in sides if q is not None)
@@ -191,7 +191,7 @@ class Rule:
         return tuple(replace(rule, signal=f"{self.prefix}{rule.signal}", when=self.when) for rule in rules)
 
     def reason(self) -> str:
-        """Return the value of `drop` if this rule fails. The rule must have a signal."""
+        """Return the value of `drop` for documents that fail this rule. The rule must have a signal."""
         assert self.signal is not None
         return self.name or self.signal
 

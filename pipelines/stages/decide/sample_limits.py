@@ -36,7 +36,8 @@ _HALF = np.uint64(32)
 @dataclass(frozen=True)
 class Limits:
     """The limit of each group: `share` of the group's total, rounded up, or `most` if `share` is None. The
-    total is the sum of the column `of`, or the number of documents if `of` is empty.
+    total is the sum of the column `of`, or the number of documents if `of` is empty. Documents with equal
+    values in the columns `per` form a group; `seed` determines their random order.
     """
 
     share: float | None
@@ -46,7 +47,7 @@ class Limits:
     seed: int
 
     def of_groups(self, totals: np.ndarray) -> np.ndarray:
-        """Return the limits of groups with these totals, int64."""
+        """Return the limit of each group, int64 [groups], given the groups' totals."""
         if self.share is None:
             return np.full(len(totals), self.most, np.int64)
         share = Fraction(repr(self.share))  # as written: 0.1 of 30 documents are 3
@@ -226,7 +227,7 @@ def find_beyond(task: _Task) -> FileRecord:
 
 
 def write_drops(task: _Task) -> dict[str, Any]:
-    """Commit the `drop` of the documents of a part; return the document counts of the part."""
+    """Commit the column `drop` of a part and return the part's document counts."""
     part = task.part
     assert part is not None
     receipt = task.out.receipt(part.unit)

@@ -62,7 +62,7 @@ def bucket_links(keys: np.ndarray, nodes: np.ndarray) -> tuple[Edges, np.ndarray
 
 
 def scatter_edges(edges: Edges, partitions: int) -> Callable[..., None] | bytes:
-    """Return the content of a file of edges, divided into partitions by their higher end."""
+    """Return the content of a file of edges, partitioned by their higher ends."""
     high, low = edges
     return scatter_rows(pa.table({"high": high, "low": low}), _partition(high, partitions), partitions)
 

@@ -27,12 +27,13 @@ KEPT_BEFORE, DROPPED_BEFORE, NEW = range(3)
 
 @dataclass(frozen=True)
 class Candidates:
-    """One part whose documents compete. `number` is its index among all competing parts. Rows are numbered
+    """A part whose documents compete. `number` is its index among all competing parts. Rows are numbered
     across all these parts, and `first` is the number of this part's first row.
 
-    `rank` is the position of the part's source in the order of sources, in which the sources of finished
-    corpora come last. `index` holds the file records of the file index and of the quarantine that were
-    written when the part was read; it is empty if the read step is not published.
+    `rank` is the position of the part's source in the order of sources; sources of finished corpora come
+    last. `index` holds the records of two files written when the part was read, the file index and the
+    quarantine; it is empty if the read step is not published. `finished` is true for a part of a finished
+    corpus.
     """
 
     part: Part
@@ -114,7 +115,7 @@ class Candidates:
 
 
 def check_against(against: Sequence[str]) -> None:
-    """Raise ValueError for a location that `parse_location` rejects."""
+    """Raise ValueError if `parse_location` rejects one of the locations."""
     for directory in against:
         try:
             parse_location(directory, field="against")

@@ -237,8 +237,8 @@ def link_buckets(task: _LinkTask) -> tuple[FileRecord, int]:
 
 @dataclass(frozen=True)
 class _Components:
-    """The clusters of linked documents. `local` holds the groups within each part. `named` gives the
-    component across parts to which the lowest node of a group belongs.
+    """The clusters of linked documents. `local` maps the documents of each part to the lowest node of their
+    group within the part; `named` maps this node to its component across parts.
     """
 
     local: FileList

@@ -87,7 +87,7 @@ class DedupSpans(ReadsText, CorpusStage):
 
     @property
     def rule(self) -> str:
-        """The rule of the edits. The rules of the drops begin with it."""
+        """The rule of the step's edits. Rules of dropped documents add a suffix to it."""
         return f"dedup_spans.{self.unit}"
 
     def reads(self) -> tuple[Input, ...]:
@@ -183,7 +183,7 @@ def _window_words(units: "Units", firsts: np.ndarray, size: int) -> np.ndarray:
 
 
 def _window_ends(documents: np.ndarray, firsts: np.ndarray, size: int) -> np.ndarray:
-    """Return the index of the first unit after each window, int64 [windows]."""
+    """Return the exclusive end of each window, int64 [windows]. Windows are cut at the end of their document."""
     return np.minimum(firsts + size, np.searchsorted(documents, documents[firsts], side="right"))
 
 
@@ -224,8 +224,8 @@ def elect_firsts(task: _Election) -> FileRecord:
 
 @dataclass(frozen=True)
 class _Spans:
-    """The outcome of an election for a part: its units, which of them are removed (bool [units]), and which
-    documents are dropped (bool [rows]).
+    """The outcome of an election for a part: the `table` of its units of text, which of them are removed
+    (bool [units]), and which documents are dropped (`gone`, bool [rows]).
     """
 
     table: pa.Table
@@ -322,7 +322,7 @@ def _columns(task: _PartTask) -> tuple[pa.Table, dict[str, int]]:
 
 
 def _edits(stage: DedupSpans, part: Part, spans: _Spans, text: pa.ChunkedArray) -> pa.Array:
-    """Return the edits of a part's documents, with positions in the stored text."""
+    """Return the edits of each document of a part, with positions in the stored text."""
     column = text.chunk(0) if text.num_chunks == 1 else text.combine_chunks()
     lengths = pc.binary_length(column).to_numpy().astype(np.int64)
     rows, starts, ends = _cuts(spans, lengths)

@@ -17,13 +17,13 @@ from pipelines.stages.dedup.keep_rule import KeepKey
 
 @dataclass(frozen=True)
 class DedupUrl(DedupExact):
-    """Of the documents fetched from the same address, keep the first `keep_up_to` in the order of `keep`, and
-    drop the others. Two addresses are the same if their `url_normal` values are equal apart from a leading
-    `http://` or `https://` and `www.`. Crawl indexes ignore these prefixes too, because sites move from one
-    form to the other and serve the same pages under both.
+    """Among documents fetched from the same address, keep the `keep_up_to` that `keep` prefers, and drop the
+    others. Two addresses are the same if their `url_normal` values are equal apart from a leading `http://`
+    or `https://` and `www.`. Crawl indexes ignore these prefixes too, because sites move from one form to the
+    other and serve the same pages under both.
 
-    Documents that an earlier step dropped do not compete, nor do this corpus's documents in their source's
-    own validation or test split. A document without a URL is kept. Text is not compared: if a page changed
+    Documents that an earlier step dropped do not compete, nor do documents of this corpus that their source
+    assigns to validation or test. A document without a URL is kept. Text is not compared: if a page changed
     between two visits, its versions still compete.
     """
 

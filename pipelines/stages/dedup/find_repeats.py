@@ -72,7 +72,7 @@ class PartTask:
     partitions: int = 1
 
     def unit(self, phase: str) -> str:
-        """Return the name of the part's unit of work in a phase."""
+        """Return the name of the part's unit of work in a phase of this election."""
         return f"{phase}{self.election}.{self.number:05d}"
 
     def table(self, unit: str, schema: pa.Schema, file: int = 0) -> pa.Table:
@@ -178,7 +178,7 @@ def _texts(task: PartTask) -> _Texts:
 
 
 def gone_rows(task: PartTask) -> np.ndarray:
-    """Return the rows of the documents of a part that the second election excludes."""
+    """Return the rows of a part's documents that are excluded from the second election."""
     if not task.min_left_words:
         return np.zeros(0, np.int64)
     return task.table(f"gone.{task.number:05d}", GONE)["row"].to_numpy()
@@ -217,7 +217,6 @@ def _partitions(keys: np.ndarray, partitions: int) -> np.ndarray:
 
 
 def _sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return the sum of the values from each start up to the next start, int64 [starts]."""
     return np.add.reduceat(values, starts, dtype=np.int64) if len(starts) else np.zeros(0, np.int64)
 
 
@@ -343,7 +342,7 @@ def elect_firsts(task: _PartitionTask) -> FileRecord:
 
 
 def find_cuts(task: PartTask) -> None:
-    """Commit the ranges to cut out of the documents of a part, as `CUTS`."""
+    """Commit the table, with schema `CUTS`, of the ranges to cut from a part's documents."""
     unit = task.unit("cuts")
     if task.out.receipt(unit) is None:
         task.out.commit(unit, {f"work/{unit}.arrow": write_table(_find_cuts(task))}, {})

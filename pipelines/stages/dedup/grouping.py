@@ -41,9 +41,10 @@ class Grouping(Protocol):
 
 @dataclass(frozen=True)
 class DedupPolicy:
-    """The policy of a deduplication. `schema` has the columns in the order of `elect_winners.write_verdicts`.
-    Below `min_similarity`, members of a cluster do not count as copies. If `sets` is true, evidence is a set,
-    compared by Jaccard similarity; otherwise it is a signature.
+    """The settings of a deduplication stage that its election needs. `schema` lists the columns to write, in
+    the order of `elect_winners.write_verdicts`. If `min_similarity` is given, members of a cluster that are
+    less similar do not count as copies. If `sets` is true, evidence is a set, compared by Jaccard similarity;
+    otherwise it is a signature.
     """
 
     rule: str
@@ -56,8 +57,8 @@ class DedupPolicy:
 
 @dataclass(frozen=True)
 class Election:
-    """The election in the clusters of one partition. `files` hold the documents that take part, and `parts`
-    is the number of competing parts.
+    """The task of electing the winners of the clusters in one partition. `files` lists the files of the
+    documents that take part, and `parts` is the number of competing parts.
     """
 
     out: StepOutput
@@ -86,7 +87,7 @@ def runs(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def address(parts: pa.ChunkedArray, rows: pa.ChunkedArray) -> pa.Array:
-    """Return the part and row of each document as 16 bytes, which serve as a key."""
+    """Return a 16-byte key for each document, made of its part and row."""
     both = np.stack([parts.to_numpy().astype(np.int64), rows.to_numpy()], axis=1)
     return pa.FixedSizeBinaryArray.from_buffers(ID, len(both), [None, pa.py_buffer(np.ascontiguousarray(both))])
 
@@ -104,7 +105,7 @@ def _words(keys: pa.Array) -> np.ndarray:
 
 
 def read_tables(out: StepOutput, files: FileList, partition: int) -> Iterator[pa.Table]:
-    """Yield the documents of a partition, one table for each file."""
+    """Yield the documents of a partition, one table per file."""
     for record in files.files:
         yield gather_rows(out.directory, [record], partition)
 

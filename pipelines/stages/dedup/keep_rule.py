@@ -17,7 +17,7 @@ from pipelines.contracts.parts import Part
 
 @dataclass(frozen=True)
 class KeepKey:
-    """One key of the order of preference in a cluster: sources, or a column."""
+    """A criterion for preferring some documents of a cluster to others: an order of sources, or a column."""
 
     sources: tuple[str, ...] = ()
     """Sources, the preferred one first. Sources that are not listed come last, and none of them is preferred
@@ -65,7 +65,7 @@ def key_types(types: pa.Schema, keys: Sequence[KeepKey]) -> tuple[pa.DataType, .
 
 
 def key_columns(part: Part, rows: np.ndarray, keys: Sequence[KeepKey]) -> dict[str, pa.Array]:
-    """Return the values of the keys, as columns key0, key1, ..., for some rows of a part."""
+    """Return the values of the keys for the given rows of a part, as columns key0, key1, ..."""
     table = part.table(columns_read(keys)) if columns_read(keys) else None
     columns = {}
     for number, key in enumerate(keys):

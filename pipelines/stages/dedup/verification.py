@@ -62,7 +62,9 @@ class _PartTask:
 
 @dataclass(frozen=True)
 class Spared:
-    """The members of a part that take part in the second election."""
+    """The documents of a part that take part in the second election: their number, and the size of their
+    evidence.
+    """
 
     candidates: Candidates
     documents: int

@@ -23,8 +23,8 @@ _DIGEST = "S16"  # fixed length, so numpy's NUL padding affects neither order no
 
 @dataclass(frozen=True)
 class EntryList:
-    """The distinct entries of a list, S16 [n] in ascending order, and the number of lines that repeat an
-    entry.
+    """The distinct entries of a list in ascending order, S16 [n], and the number of lines that repeat an
+    earlier entry.
     """
 
     entries: np.ndarray

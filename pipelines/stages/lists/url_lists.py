@@ -44,7 +44,7 @@ def check_lists(knob: str, paths: Sequence[str], directories: bool) -> None:
 
 
 def checksums(knob: str, paths: Sequence[str]) -> dict[str, str]:
-    """Return the xxh3_128 of every list file at the paths of a knob, for `depends()`."""
+    """Return the xxh3_128 of each list file found at `paths`, the value of `knob`, for `depends()`."""
     digests = {}
     for number, path in enumerate(paths):
         for file in list_files(path):
@@ -94,7 +94,7 @@ class BlockList:
         return np.bincount(owners[is_blocked], minlength=len(counts)) > 0
 
     def _keys(self, url: Url, host: str) -> list[str]:
-        """Return the text of every possible entry that would block a URL."""
+        """Return every entry, as text, that would block a URL if a list contained it."""
         keys = [host]
         labels = host.split(".")
         if not host.startswith("[") and not labels[-1].isdecimal():  # addresses have no subdomains

@@ -64,9 +64,9 @@ Counts = tuple[int, int]  # all documents, kept documents
 
 @dataclass
 class Histogram:
-    """A histogram of a column. `bins` maps the lower end of each bin to the numbers of all documents and of
-    kept documents in it. `whole` is true for a column of integers. `missing` counts nulls, and `not_finite`
-    counts NaN and infinities.
+    """A histogram of a column. `bins` maps the lower end of each bin to two counts: all documents in the bin,
+    and those that are kept. `whole` is true for a column of integers. `missing` counts nulls, and
+    `not_finite` counts NaN and infinities.
     """
 
     whole: bool
@@ -110,7 +110,7 @@ def histogram(column: pa.Array, kept: np.ndarray) -> Histogram:
 
 @dataclass(frozen=True, order=True)
 class Sampled:
-    """A sampled document. A sample takes the documents with the lowest hashes of their ids."""
+    """A document in a sample. A sample consists of the documents whose ids have the lowest hashes."""
 
     hash: int
     identifier: bytes
@@ -124,9 +124,10 @@ class Sampled:
 
 @dataclass
 class Summary:
-    """The summary of a part or source. `values` maps each non-numeric column to the counts (all documents,
-    kept documents) of each value, or to None if there are too many values. `samples` holds samples of the
-    dropped documents, keyed by the (step, rule) that dropped them, and of the kept documents, under KEPT.
+    """The values of columns in a part or source, and samples of its documents. `histograms` describes the
+    numeric columns. `values` maps each other column to the counts (all documents, kept documents) of each
+    value, or to None if there are too many values. `samples` holds samples of the dropped documents, keyed by
+    the (step, rule) that dropped them, and of the kept documents, under KEPT.
     """
 
     histograms: dict[str, Histogram] = field(default_factory=dict)

@@ -37,10 +37,11 @@ in the source in 95 of 100 cases.
 
 @dataclass(frozen=True)
 class Funnel(CorpusStage):
-    """Count documents and bytes by source and step, so that the report need not read the corpus.
+    """Count documents and bytes by source and step, summarise columns and sample documents, so that the
+    report need not read the corpus.
 
-    With `moments`, sums of powers of the lengths are computed as well. They give the confidence intervals of
-    estimates from a source that is only partly read.
+    With `moments`, also compute sums of powers of the documents' lengths. From them, the report derives
+    confidence intervals for sources that are read only in part.
     """
 
     steps: tuple[str, ...]
@@ -71,7 +72,7 @@ class Funnel(CorpusStage):
         return {"files": [asdict(record) for record in receipt.files], **facts}
 
     def count(self, parts: Sequence[Part], cluster: Cluster) -> tuple[dict[str, Any], pa.Table]:
-        """Return the facts of `run` without `files`, and the table to write as SAMPLE."""
+        """Return the facts that `run` describes, except `files`, and the table to write as SAMPLE."""
         tasks = [_CountTask(part, self.columns) for part in parts]
         rows: dict[tuple[str, str], dict[str, Any]] = {}
         summaries: dict[str, Summary] = {part.source: Summary() for part in parts}
@@ -147,7 +148,7 @@ def _samples(source: str, summary: Summary, order: dict[str, int]) -> list[dict[
 
 
 def sample_of(funnel: StepManifest) -> FileRecord:
-    """Return the record of SAMPLE, the only file of a funnel."""
+    """Return the file record of SAMPLE, the only file of a funnel."""
     return funnel.files[0]
 
 

@@ -145,7 +145,7 @@ class DomainGroups:
 
 
 def bounds_of(columns: Sequence[GroupBy], thresholds: Sequence[Mapping[str, Any]]) -> Bounds:
-    """Return the bounds of each column. `thresholds` are the facts of a `quantiles` step."""
+    """Return the bounds of quantiles by column and source, taken from the facts of a `quantiles` step."""
     groups = {(entry["signal"], entry["quantile"]): entry["groups"] for entry in thresholds}
     bounds: dict[str, dict[str, tuple[float, ...]]] = {}
     for request in (request for each in columns for request in each.requests()):

@@ -303,7 +303,9 @@ def sample_documents(task: _SampleTask) -> FileRecord:
 
 @dataclass(frozen=True)
 class _TrainTask:
-    """An iterable of the texts of all samples. `base` is the checksum of the tokenizer to grow, or None."""
+    """The task of training a tokenizer; iterating over it yields the texts of all samples. `base` is the
+    checksum of the tokenizer to grow, or None.
+    """
 
     stage: LearnTokenizer
     out: StepOutput

@@ -20,7 +20,7 @@ ENTITIES: dict[SpanType, tuple[str, ...]] = {
 
 
 def entities_of(types: Iterable[SpanType]) -> tuple[str, ...]:
-    """Return the entities of these span types."""
+    """Return the entities that belong to the given span types."""
     return tuple(entity for kind in types for entity in ENTITIES[kind])
 
 

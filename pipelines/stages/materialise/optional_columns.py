@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 class TokenColumns(NamedTuple):
     """The tokens of documents and the optional columns, in the form of `pipelines.contracts.shard_set.Shard`.
-    `sentences` and `spans` are (values, offsets), and `targets` is one token position per document. A column
-    that was not requested is None.
+    `sentences` and `spans` are pairs (values, offsets), and `targets` holds one token position per document.
+    A column that was not requested is None.
     """
 
     tokens: np.ndarray

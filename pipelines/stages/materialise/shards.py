@@ -149,7 +149,7 @@ class Shards(CorpusStage):
 
     @property
     def groups(self) -> tuple[GroupBy, ...]:
-        """The entries of `group_by`. A string is short for the column of that name."""
+        """The entries of `group_by`, with each plain string, the name of a column, turned into a `GroupBy`."""
         return tuple(GroupBy(each) if isinstance(each, str) else each for each in self.group_by)
 
     @property

@@ -114,10 +114,10 @@ class Index:
     are stored once.
 
     N-gram g of `table` occurs in the texts `texts[bounds[g]:bounds[g + 1]]`. The same slice of `positions`
-    has, for each of these texts, the index of the word at which the n-gram first occurs. `names[t]` is the
-    first item that has text t; `sets[t]` and `fields[t]` are the indices of its set and of its field in
+    holds, for each of these texts, the index of the word at which the n-gram first occurs. `names[t]` is the
+    first item that contains text t; `sets[t]` and `fields[t]` are the indices of its set and of its field in
     FIELDS. Text t has `counts[t]` n-grams of `lengths[t]` words each, which cover `words[t]` words. `copies`
-    are (item, text) for the other items with an equal text.
+    lists the other items with an equal text, as (item, text).
     """
 
     table: "Table"

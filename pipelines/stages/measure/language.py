@@ -232,7 +232,9 @@ class Language(MeasuresText, PartStage):
     def _ask(
         self, number: int, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray"
     ) -> tuple[tuple[str, ...], "np.ndarray", "np.ndarray"]:
-        """Return (names, indices, scores) of the guesses of one model."""
+        """Return one model's guesses as (names, indices into names, scores). The arrays are [texts, guesses],
+        best first.
+        """
         if self.models[number] == _RESILIPARSE:
             return _resiliparse(data, starts, ends)
         model = self._fasttext[number]

@@ -79,7 +79,7 @@ class MinhashSignatures(MeasuresText, PartStage):
         return pa.table([column], schema=self.writes())
 
     def shingle_sets(self, text: pa.Array) -> pa.LargeListArray:
-        """Return the distinct 32-bit hashes of each text's shingles, ascending."""
+        """Return, for each text, the distinct 32-bit hashes of its shingles in ascending order."""
         from pipelines.kernels.search.minhash import shingle_sets
         from pipelines.kernels.text.buffers import text_buffers
 

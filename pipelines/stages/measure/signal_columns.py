@@ -117,7 +117,7 @@ def count_blocks(
 
 
 def derive(counts: Counts) -> pa.Table:
-    """Return the table of SIGNALS, computed from the counts of `kernels.signals.counts`."""
+    """Compute the columns of SIGNALS from the counts of `kernels.signals.counts`."""
     import numpy as np
 
     words = counts["words"]

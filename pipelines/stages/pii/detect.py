@@ -27,7 +27,7 @@ _MAX_CACHED_LENGTH = 200  # longer windows hardly recur
 
 
 class Detection(NamedTuple):
-    """An entity in the UTF-8 bytes [start, end) of a text, with a score from 0 to 1."""
+    """An entity found in a text: its UTF-8 bytes [start, end), its type, and a score from 0 to 1."""
 
     start: int
     end: int
@@ -36,7 +36,7 @@ class Detection(NamedTuple):
 
 
 class Detector:
-    """The recognizers of pattern entities and, if `ner_model` is given, a named-entity model."""
+    """Finds entities in texts with pattern recognizers and, if `ner_model` is given, a named-entity model."""
 
     def __init__(self, entities: tuple[str, ...], phone_regions: tuple[str, ...], ner_model: str = "") -> None:
         self.entities = tuple(entity for entity in entities if entity not in NER_ENTITIES)

@@ -33,14 +33,14 @@ def redact_texts(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
 
 
 def pii_steps(corpus: Corpus, part: Part) -> list[tuple[int, PublishedStep]]:
-    """Return the pii steps of a part, each with the index of its annotation in the part."""
+    """Return the `pii` steps of a part, each preceded by its index in `part.annotations`."""
     by_directory = {step.directory: step for step in corpus.steps if step.stage == "pii"}
     positions = [(i, by_directory.get(annotation.directory)) for i, annotation in enumerate(part.annotations)]
     return [(i, step) for i, step in positions if step is not None]
 
 
 def _only_annotates(step: PublishedStep) -> bool:
-    """Return whether a pii step has the action `annotate`, which leaves finds in the text."""
+    """Return whether a `pii` step uses the action `annotate`, which leaves finds in the text, for any entity."""
     knobs = step.manifest.identity["knobs"]
     return "annotate" in (knobs.get("action"), *knobs.get("actions", {}).values())
 

@@ -19,8 +19,8 @@ _REACH = 200  # bytes of text around a find
 
 @dataclass(frozen=True)
 class FalseFind:
-    """A find of one of `entities` is false if it lies inside a match of `pattern`. `examples` are texts with
-    such a find, and `kept` are similar texts whose finds are not false.
+    """A pattern that exposes false finds: a find of one of `entities` is false if it lies inside a match of
+    `pattern`. `examples` are texts with such a find, and `kept` are similar texts whose finds are not false.
     """
 
     name: str

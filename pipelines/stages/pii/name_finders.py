@@ -61,9 +61,9 @@ class Named(NamedTuple):
 
 
 class NameFinder:
-    """A named-entity model that reads texts in pieces of at most 100,000 characters. Of the requested
-    entities, `entities` are those that such a model can find. Times that name no date are excluded
-    (`is_relative`).
+    """Finds names with a named-entity model, which reads texts in pieces of at most 100,000 characters.
+    `entities` are the requested entities that such models can find. Relative times, which name no date, are
+    left out (`is_relative`).
     """
 
     def __init__(self, model: str, entities: tuple[str, ...], stage: str = "pii") -> None:
@@ -77,7 +77,7 @@ class NameFinder:
         return _SpacyModel(self.model, self.entities, self._stage)
 
     def find(self, texts: Sequence[str]) -> Iterator[list[Named]]:
-        """Yield the list of names in each text, in the order of the texts."""
+        """Yield, for each text in order, the list of names found in it."""
         pieces = [(row, *piece) for row, text in enumerate(texts) for piece in _pieces(text)]
         names: list[list[Named]] = [[] for _ in texts]
         batch: list[tuple[int, int, str]] = []
@@ -153,7 +153,7 @@ def is_directory(model: str) -> bool:
 
 
 def is_token_classifier(model: str) -> bool:
-    """Return whether a model is given as a directory without spaCy's config.cfg."""
+    """Return whether `model` is a token classifier: a directory that does not contain spaCy's config.cfg."""
     return is_directory(model) and not (Path(model) / "config.cfg").is_file()
 
 
@@ -207,5 +207,5 @@ def model_notice(model: str, remedy: str) -> str:
 
 
 def needs_model(entities: Sequence[str]) -> list[str]:
-    """Return the entities that only a named-entity model finds."""
+    """Return those of `entities` that only a named-entity model finds."""
     return [entity for entity in entities if entity in NER_ENTITIES]

@@ -62,7 +62,7 @@ SPANS = pa.list_(
 
 
 class _RowDetection(NamedTuple):
-    """A detection in document `row`. `start` and `end` are in bytes."""
+    """A detection in the text with index `row`. `start` and `end` are in bytes."""
 
     row: int
     start: int
@@ -72,9 +72,9 @@ class _RowDetection(NamedTuple):
 
 
 class _Finds(NamedTuple):
-    """The finds in some texts. `edits` has the (start, end, replacement, entity) of each text's edits, and
-    `spans` the detections of each text that are only annotated. `counts` has, for each entity, its count in
-    each text.
+    """The finds in some texts. `edits` lists (start, end, replacement, entity) by text, and `spans` the
+    detections of each text that are only annotated. `counts` maps each entity to its number of finds in each
+    text.
     """
 
     edits: list[list[tuple[int, int, str, str]]]

@@ -18,7 +18,9 @@ from pipelines.stages.pii.recognizers import API_KEY, PRIVATE_KEY, URL_CREDENTIA
 
 
 class Window(NamedTuple):
-    """The range text[start:end] to analyse. A match in it counts only if it ends in (low, high]."""
+    """The part text[start:end] of a text, to be analysed. A match counts only if it ends in (low, high]. All
+    four fields are offsets in the text.
+    """
 
     start: int
     end: int
@@ -314,8 +316,8 @@ def phone_digits(regions: tuple[str, ...]) -> int:
 
 
 class _National(NamedTuple):
-    """Patterns for the digits of a region's valid phone numbers written without a plus: `part` is found among
-    them, and `whole` matches all of them. A number has at least `least` digits.
+    """Necessary conditions on the digits of a region's valid phone numbers written without a plus: `part` is
+    found in them, `whole` matches all of them, and there are at least `least`.
     """
 
     part: re.Pattern[str]

@@ -31,8 +31,8 @@ Method = Literal["regression", "boosted"]
 
 @dataclass(frozen=True)
 class ModelColumn:
-    """A column that a model reads: its name, and the definitions that it may have (`definition_of` in
-    contracts/columns.py).
+    """A column that a model reads. `definitions` lists the definitions of the column that the model accepts
+    (`definition_of` in contracts/columns.py).
     """
 
     name: str
@@ -41,8 +41,8 @@ class ModelColumn:
 
 @dataclass(frozen=True)
 class ColumnModel:
-    """A trained model over columns. `arrays` has the `intercept` [1] and, for a regression, the `means`,
-    `scales` and `weights` [columns] or, for boosted trees, the arrays listed in TREES.
+    """A model trained on the values of columns. `arrays` contains the `intercept` [1] and, for a regression,
+    the `means`, `scales` and `weights` [columns] or, for boosted trees, the arrays listed in TREES.
     """
 
     method: Method

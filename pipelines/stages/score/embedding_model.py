@@ -39,7 +39,7 @@ class EmbeddingModel:
 
     @property
     def width(self) -> int:
-        """The number of dimensions of a vector."""
+        """The number of dimensions of the embeddings that the model reads."""
         return len(self.arrays["weights"])
 
     def evaluate(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -22,8 +22,8 @@ _BATCH = 1 << 14  # texts per batch of scores of all labels
 
 @dataclass(frozen=True)
 class FastTextModel:
-    """A supervised fastText model. `labels` are without their prefix, in the order of the rows of the output
-    matrix. `loss` is HIERARCHICAL, SOFTMAX or INDEPENDENT of kernels/search/fasttext_predict.py.
+    """A supervised fastText model. `labels` are without their prefix, in the order of the model file's
+    dictionary. `loss` is HIERARCHICAL, SOFTMAX or INDEPENDENT from kernels/search/fasttext_predict.py.
     """
 
     labels: tuple[str, ...]

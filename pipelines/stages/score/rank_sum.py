@@ -28,8 +28,8 @@ ROWS_PER_PARTITION = 4_000_000
 
 @dataclass(frozen=True)
 class Ranked:
-    """The ranks of the values of columns over all parts. `counts` has the number of values of each column,
-    without missing ones. `files` hold, by part, the output of `rank_values`.
+    """The ranks of the values in each column, over all parts. `counts` holds the number of values in each
+    column, without missing ones. `files` holds the output of `rank_values`, by part.
     """
 
     counts: tuple[int, ...]
@@ -88,8 +88,8 @@ def _check_values(out: StepOutput, name: str, seen: Sequence[Sequence[Any]]) -> 
 
 @dataclass(frozen=True)
 class _Ranges:
-    """The ranges of one column: the first bin of each range except the lowest (`cuts`), and the number of
-    values below each range (`below`).
+    """The ranges into which the values of one column are divided. `cuts` holds the first bin of each range
+    except the lowest, and `below` the number of values below each range.
     """
 
     cuts: tuple[int, ...] = ()

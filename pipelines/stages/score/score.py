@@ -159,7 +159,7 @@ class ColumnScore(CorpusStage):
 
     @cached_property
     def _checksum(self) -> str:
-        """The xxh3_128 of the model, computed on first use, when the build is planned."""
+        """The xxh3_128 of the model file, computed on first use, when the build is planned."""
         return recorded_checksum(self._file, self.model, "score")
 
     @property
@@ -177,7 +177,7 @@ class _Task:
 
 
 def write_scores(task: _Task) -> int:
-    """Commit the columns of a part, and return how many of its documents have no score."""
+    """Commit the scores of a part, unless this has been done, and return how many of its documents have none."""
     receipt = task.out.receipt(task.part.unit)
     if receipt is None:
         values = column_values(task.part, task.stage.names)

@@ -100,7 +100,7 @@ class TransformerEmbeddings(TransformerStage):
         return pa.table([column], schema=self.writes())
 
     def _pool(self, outputs: Any, mask: Any) -> Any:
-        """Return the vectors of a batch, scaled to unit length, [batch, width]."""
+        """Pool the token states of a batch into one vector of length 1 per text, [batch, width]."""
         hidden = outputs.last_hidden_state.float()
         if hidden.shape[-1] != self._width:
             raise UserError(

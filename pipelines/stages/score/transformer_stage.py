@@ -93,7 +93,7 @@ class TransformerStage(ReadsText, PartStage):
 
     @cached_property
     def _checksum(self) -> str:
-        """The checksum of the directory, computed on first use, when the build is planned."""
+        """The checksum of the model's directory, computed on first use, when the build is planned."""
         return _directory_checksum(Path(self.model))
 
     @cached_property

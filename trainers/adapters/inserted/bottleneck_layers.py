@@ -6,8 +6,9 @@ import torch
 
 
 class Bottleneck(torch.nn.Module):
-    """A projection down to `inner` units, an activation, and a projection back up, multiplied by `scale`. The
-    activation is ReLU (He et al., 2022; Pfeiffer et al., 2021) or GELU (Houlsby et al., 2019).
+    """A bottleneck adapter: a projection down to `inner` units, an activation, and a projection back up. The
+    result is multiplied by `scale`. The activation is ReLU (He et al., 2022; Pfeiffer et al., 2021) or GELU
+    (Houlsby et al., 2019).
     """
 
     def __init__(self, width: int, inner: int, relu: bool, scale: float, start_at_zero: bool) -> None:
@@ -30,7 +31,7 @@ class Bottleneck(torch.nn.Module):
 
 
 def add_after(matrix: Any, adapter: Bottleneck) -> None:
-    """Make `matrix` add to its output what `adapter` computes from this output."""
+    """Apply `adapter` to the output of `matrix` and add the result to this output, in every forward pass."""
     matrix.adapter = adapter
     matrix.register_forward_hook(lambda module, given, states: states + module.adapter(states))
 

@@ -16,13 +16,14 @@ Part = Literal["query", "key", "value", "output", "up", "down"]
 
 @dataclass(frozen=True)
 class BlockNames:
-    """The names of an architecture's modules, as regular expressions unless stated otherwise.
+    """What training methods need to know of an architecture: the names of its modules, and what it supports.
 
-    `stacks` are the plain names of the modules that form its stacks, without the heads. `attention` matches
-    the attention layers of the blocks (encoder layers, decoder layers, and cross-attention from decoder to
-    encoder); it is None for a recurrent architecture, which has no attention. `parts` match the ends of the
-    names of the modules that compute each part; parts without a module (XLNet's attention matrices) are
-    missing. `biases` says whether the architecture has biases.
+    `stacks` are the names of the modules that form its stacks, without the heads. `attention` is a regular
+    expression that matches the attention layers of the blocks (encoder layers, decoder layers, and
+    cross-attention from decoder to encoder); it is None for a recurrent architecture, which has no attention.
+    `parts` maps each part to a regular expression that matches the ends of the names of the modules that
+    compute it; parts without a module (XLNet's attention matrices) are missing. `biases` says whether the
+    architecture has biases.
 
     `prefixes` says which code can put prefix keys and values before those of the text: `stock` (the stock
     model, which accepts past keys), `ours` (only our own) or `none`. It is `none` for CANINE, DeBERTa, XLNet
@@ -137,7 +138,7 @@ def pattern(architecture: str, parts: Iterable[Part]) -> str:
 
 
 def part_modules(network: Any, architecture: str, parts: Iterable[Part]) -> list[tuple[str, Any]]:
-    """Return (name, module) for the given parts of all blocks, in the order of the model."""
+    """Return the (name, module) pairs of the given parts in all blocks, in the order of the model."""
     expression = re.compile(pattern(architecture, parts))
     return [(name, module) for name, module in network.named_modules() if expression.fullmatch(name)]
 
@@ -153,7 +154,7 @@ def attention_modules(network: Any, architecture: str) -> list[tuple[str, Any]]:
 
 
 def stack_modules(network: Any, architecture: str) -> list[Any]:
-    """Return the modules that contain the blocks, without the heads."""
+    """Return the modules that contain the blocks, without the pretraining heads."""
     return [getattr(network, name) for name in BLOCKS[architecture].stacks]
 
 
@@ -165,14 +166,14 @@ def token_embedding(network: Any, architecture: str) -> Any:
 
 
 def attention_kind(name: str) -> Literal["encoder", "decoder", "cross"]:
-    """Return the kind of an attention layer of an encoder-decoder, given its module name."""
+    """Return the kind of an encoder-decoder's attention layer, given the name of its module."""
     if "encoder_attn" in name or "EncDecAttention" in name:
         return "cross"
     return "encoder" if name.startswith(("encoder.", "model.encoder.")) else "decoder"
 
 
 def key_width(attention: Any, architecture: str) -> int:
-    """Return the width of an attention layer's keys, over all its heads."""
+    """Return the width of an attention layer's keys, all heads together."""
     parts = BLOCKS[architecture].parts
     matrix = getattr(attention, parts["key"].rpartition(r"\.")[2])
     # The weight of GPT's Conv1D is [in, out], that of other layers [out, in].

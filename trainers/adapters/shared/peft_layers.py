@@ -16,7 +16,7 @@ _NAME = "default"  # peft's name for the only adapter; the names of its paramete
 
 
 class PeftMethod(TrainingMethod):
-    """A method that wraps matrices of the blocks in peft's layers."""
+    """Base class of the methods that wrap matrices of the blocks in peft's layers."""
 
     mergeable: ClassVar[bool] = True
     config_name: ClassVar[str]

@@ -14,8 +14,9 @@ Encode = Callable[[str], list[int]]
 
 
 class TrainingMethod(ABC):
-    """A method of fine-tuning. Its fields are the keys of `method:`. It is applied after the weights of the
-    base are loaded and the task's head is attached (`network.task_head`), and before the engine is created.
+    """Base class of the methods of fine-tuning. Its fields are the keys of `method:`. A method is applied
+    after the weights of the base are loaded and the task's head is attached (`network.task_head`), and before
+    the engine is created.
     """
 
     kind: str

@@ -123,7 +123,9 @@ def _distance_bias(prefix: Prefix, bias: Any, mask: Any) -> Any:
 def _attend_gpt(
     self: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, output_attentions: bool = False
 ) -> list[Any]:
-    """Compute the attention of a GPT-1 block with its prefix. `key` is transposed."""
+    """Compute the attention of a GPT-1 block over its prefix and the text. `key` is [batch, heads, width,
+    tokens].
+    """
     keys, values = self.prefix.heads(value.shape[0], value.shape[3])
     logits = query @ torch.cat([keys.transpose(2, 3), key], 3)
     if self.scale:

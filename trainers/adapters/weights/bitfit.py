@@ -31,4 +31,4 @@ class BitFit(TrainingMethod):
                     parameter.requires_grad_(True)
 
     def merge(self, network: Any) -> None:
-        """Leave the model unchanged: biases are weights of the base."""
+        """Leave the model unchanged: the trained biases are already part of the base."""

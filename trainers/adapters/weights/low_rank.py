@@ -11,8 +11,8 @@ from trainers.adapters.shared.peft_layers import PeftMethod
 
 @dataclass(frozen=True)
 class LowRankMethod(PeftMethod):
-    """A method that adds matrices, computed from factors of rank `rank`, to the matrices of `targets` in
-    every block. `alpha` sets their scale.
+    """Base class of the methods that add matrices, computed from factors of rank `rank`, to the matrices of
+    `targets` in every block. `alpha` sets the scale of the added matrices.
     """
 
     rank: int = 8
@@ -36,7 +36,7 @@ class LowRankMethod(PeftMethod):
 
 
 def check_rank(rank: int, modules: Sequence[tuple[str, Any]]) -> None:
-    """Raise ConfigError if `rank` exceeds the smaller side of any of the matrices."""
+    """Raise ConfigError if `rank` exceeds the smaller dimension of any of the modules' weight matrices."""
     for name, module in modules:
         largest = min(module.weight.shape)
         if rank > largest:

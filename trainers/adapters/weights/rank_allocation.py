@@ -23,10 +23,12 @@ Each is a tensor of the parameter's shape.
 
 
 class RankAllocation:
-    """Allocates AdaLoRA's ranks in one network over a run of `steps` steps, by importance."""
+    """Allocates AdaLoRA's ranks among the matrices of one network, by importance, over a run of `steps`
+    steps.
+    """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], method: AdaLoRA, steps: int) -> None:
-        """`shapes` maps the name of every AdaLoRA parameter to its shape."""
+        """`shapes` maps the names of all AdaLoRA parameters to their shapes."""
         self._method, self._steps = method, steps
         self.warmup, self.final = int(method.warmup * steps), int(method.final * steps)
         self.scores = {name: {key: torch.zeros(shape) for key in SCORES} for name, shape in shapes.items()}

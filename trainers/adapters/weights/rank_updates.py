@@ -9,7 +9,7 @@ from trainers.adapters.weights.rank_allocation import SCORES, RankAllocation
 
 
 class RankUpdates:
-    """The allocation of ranks in one engine. It does nothing unless the model's method is AdaLoRA."""
+    """Applies AdaLoRA's allocation of ranks to the model of one engine. Does nothing for other methods."""
 
     def __init__(self, model: Any, partitions: Any, steps: int | None, accumulation: int) -> None:
         """Prepare the allocation for a run of `steps` steps, each with `accumulation` passes per worker.
@@ -52,6 +52,6 @@ class RankUpdates:
         return {} if self._allocation is None else self._allocation.scores.get(name, {})
 
     def restore(self, name: str, tensors: Mapping[str, Any]) -> None:
-        """Set the statistics of a parameter from the tensors of a checkpoint, if it holds them."""
+        """Restore the statistics of a parameter from the tensors of a checkpoint, if they are among them."""
         if self._allocation is not None and name in self._allocation.scores and SCORES[0] in tensors:
             self._allocation.scores[name] = {key: tensors[key] for key in SCORES}

@@ -21,7 +21,7 @@ from trainers.tasks.text_to_text import parse_outputs
 @dataclass(frozen=True)
 class HeldOut:
     """Held-out splits of tasks, one per task. `length` is the maximum number of positions in a segment, not
-    counting virtual tokens.
+    counting virtual tokens. If `packed`, a row can have several segments.
     """
 
     tasks: tuple[TaskInputs, ...]

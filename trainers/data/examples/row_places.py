@@ -19,8 +19,8 @@ _ATTENTION_EQUALS = 1024
 
 @dataclass(frozen=True)
 class Places:
-    """The places of s segments: the `row` of each segment, its first position `base` in the flattened rows
-    [count, width], and its index `number` within the row.
+    """The places of s segments in rows of shape [count, width]: the `row` of each segment, its first position
+    `base` in the flattened rows, and its index `number` within the row.
     """
 
     row: np.ndarray

@@ -23,7 +23,9 @@ from trainers.rows.batch import Batch
 
 @dataclass(frozen=True)
 class TaskSource:
-    """A task as a source in logs and ledgers. `tokens` and `text_bytes` are totals over one epoch."""
+    """A task, represented as a source for logs and ledgers. `tokens` and `text_bytes` are totals over one
+    epoch.
+    """
 
     name: str
     tokens: int
@@ -52,8 +54,9 @@ def order_of_tasks(tasks: Sequence[TaskInputs], mixing: Mixing, seed: int, finge
 
 @dataclass(frozen=True)
 class TaskData:
-    """The training inputs of a run's tasks in their order, read from sample `since` on. `length` is the
-    maximum number of positions in a segment, not counting virtual tokens.
+    """The training inputs of a run's tasks, in the order given by `order`, from sample `since` on. `length`
+    is the maximum number of positions in a segment, not counting virtual tokens. If `packed`, a row can have
+    several segments.
     """
 
     tasks: tuple[TaskInputs, ...]

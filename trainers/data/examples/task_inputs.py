@@ -47,19 +47,19 @@ class Rendered:
 
 @dataclass(frozen=True)
 class TaskInputs:
-    """The n inputs of a split. Input i belongs to example `example[i]` and has the segments `offsets[i]` to
-    `offsets[i + 1] - 1`.
+    """The n inputs of a split. Input i belongs to example `example[i]`; its segments are those with the
+    indices `offsets[i]` to `offsets[i + 1] - 1`.
 
-    The gold of classify and choose is in `labels`, int64 [n] (-100 if hidden, or if no candidate is right);
-    that of regress is in `values`, float64 [n] (NaN if hidden).
+    `labels`, int64 [n], holds the gold of classify and choose (-100 if hidden, or if no candidate is right);
+    `values`, float64 [n], holds that of regress (NaN if hidden).
 
     Tags: input i predicts the words at `word_offsets[i]` to `word_offsets[i + 1] - 1` of three flat arrays:
     `words` (the word's index in the split), `word_tokens` (the position of the word's first token in the
     segment, not counting virtual tokens) and `tags` (-100 if hidden).
 
-    Spans: `answers` int64 [n, 2] has the positions of the answer's first and last token in the segment, not
-    counting virtual tokens, or -1 if the window does not contain the whole answer; it is None if the gold is
-    hidden. `token_starts` and `token_ends` bound the bytes of the passage that each token comes from.
+    Spans: `answers`, int64 [n, 2], holds the positions of the answer's first and last token in the segment,
+    not counting virtual tokens, or -1 if the window does not contain the whole answer; it is None if the gold
+    is hidden. `token_starts` and `token_ends` delimit the bytes of the passage that each token comes from.
     """
 
     name: str

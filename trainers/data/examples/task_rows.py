@@ -16,8 +16,8 @@ from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder
 
 @dataclass(frozen=True)
 class ChosenInputs:
-    """The inputs of one task in a batch: those of `inputs` whose indices are `numbers`. `samples` and
-    `epochs` are their sample indices and epochs.
+    """The inputs of one task in a batch: those at the indices `numbers` of `inputs`. `source` is the index of
+    the task; `samples` and `epochs` hold each input's sample index and epoch.
     """
 
     inputs: TaskInputs

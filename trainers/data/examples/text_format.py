@@ -25,9 +25,10 @@ from trainers.config.architecture import Model
 
 @dataclass(frozen=True)
 class TextFormat:
-    """The format of a segment: the ids `before` the first text, `between` two texts and `after` the last one.
-    If the state of a single token represents the segment, it is that of the last token if `reads_last`,
-    otherwise that of the first. `decoder_start` is None except in an encoder-decoder.
+    """How texts become a segment: the ids `before` the first text, `between` two texts and `after` the last
+    one. In text-to-text tasks, `target_before` and `target_after` are the ids around a target.
+    `decoder_start` is None except in an encoder-decoder. Tasks that read the state of a single token read
+    that of the last token of the segment if `reads_last`, otherwise that of the first.
 
     Every segment begins with `virtual_tokens` consecutive ids from `first_virtual` on; in an encoder-decoder,
     only the encoder reads them. Positions in a segment, virtual tokens included, count from `first_position`.

@@ -21,8 +21,9 @@ LONGEST_QUESTION = 64
 
 @dataclass(frozen=True)
 class Truncation:
-    """How much was cut from the `total` examples of a split: `examples` of them lost `tokens` tokens,
-    `windowed` were cut into `windows` windows, and `answers` answers fit in no window.
+    """How much was cut from a split of `total` examples. `examples` of them were shortened, by `tokens`
+    tokens in all; `windowed` of them were cut into windows, `windows` in all. `answers` is the number of
+    answers that fit in no window.
     """
 
     total: int
@@ -64,8 +65,9 @@ def cut_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows over n texts: text i has the windows from `first[i]` up to, but not including, `first[i + 1]`.
-    Window w is the `sizes[w]` tokens of text `text[w]` from token `starts[w]` on.
+    """Windows of tokens over n texts, numbered across all texts. Window w covers the `sizes[w]` tokens of
+    text `text[w]` that begin at token `starts[w]`. The windows of text i are numbered from `first[i]` up to,
+    but not including, `first[i + 1]`.
     """
 
     first: np.ndarray

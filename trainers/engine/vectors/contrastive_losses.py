@@ -96,8 +96,8 @@ def _neighbour_nats(contrast: NeighbourContrast, states: Any, arrays: Mapping[st
 @dataclass(frozen=True)
 class ContrastiveLoss:
     """A contrastive loss, as three functions. `targets` returns where a batch has targets, bool [rows,
-    length], and `candidates` the number of candidates in each row, int64 [rows]. `nats` takes the contrast,
-    the states [rows, length, width] and the arrays of the batch, and returns the nats at the targets, fp32
+    length], and `candidates` the number of candidates in each row, int64 [rows]. `nats` takes the `Contrast`,
+    the states [rows, length, width] and the arrays of the batch; it returns the nats at the targets, fp32
     [rows, length], 0 elsewhere.
     """
 

@@ -89,8 +89,8 @@ def evaluate_checkpoints(
 
 @dataclass(frozen=True)
 class ResultIdentity:
-    """What makes a stored result valid. `items` is a digest of the items and their prompts; `versions` maps
-    each score to the version of its task or suite.
+    """What a stored result must agree with to be valid. `items` is a digest of the items and their prompts;
+    `versions` maps each score to the version of its task or suite.
     """
 
     items: str

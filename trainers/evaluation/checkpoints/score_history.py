@@ -23,9 +23,9 @@ from trainers.tasks.load_task import Suite
 
 @dataclass(frozen=True)
 class LastAverage:
-    """A score averaged over the checkpoints at `steps`. Its error and interval are over items. `deviation` is
-    the sample standard deviation over checkpoints. `influences` has the influence of each item on the score,
-    float64 [n]; None for the mean of a suite.
+    """A score averaged over the checkpoints at `steps`. The error and interval of `score` are over items;
+    `deviation` is the sample standard deviation over checkpoints, None for a single one. `influences`
+    contains the influence of each item on the score, float64 [n]; it is None for the mean of a suite.
     """
 
     name: str
@@ -43,8 +43,8 @@ class LastAverage:
 class TaskSignal:
     """How well a score separates runs. `signal` is the largest difference between the averages of two runs.
     `noise` is the root mean square, over runs, of the standard deviation over the last checkpoints. Heineman
-    et al. (2025, section 2) divide both by the mean score, which leaves their ratio unchanged. `at_chance`:
-    no run is above chance.
+    et al. (2025, section 2) divide both by the mean score, which leaves their ratio unchanged. `at_chance` is
+    true if no run is above chance.
     """
 
     name: str
@@ -73,7 +73,7 @@ class TaskSignal:
 
 @dataclass(frozen=True)
 class ScoreHistory:
-    """The results of a run's checkpoints on the same items, ordered by step. Averages are over the last
+    """The results of a run's checkpoints on the same items, ordered by step. `averages` covers the newest
     `last` checkpoints.
     """
 

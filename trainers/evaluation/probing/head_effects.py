@@ -16,8 +16,9 @@ Masked = Mapping[HeadSite, Sequence[int]]
 
 @dataclass(frozen=True)
 class LossChange:
-    """The `loss` with some heads masked, its `change`, and the standard `error` of the change over the
-    windows of the texts, NaN for a single window. All are in nats per token.
+    """The effect of masking some heads, in nats per token: the `loss` with these heads masked, its `change`
+    from the loss of the whole model, and the standard `error` of the change over the windows of the texts,
+    NaN for a single window.
     """
 
     loss: float
@@ -27,8 +28,9 @@ class LossChange:
 
 @dataclass(frozen=True)
 class HeadEffects:
-    """The effects of masking the heads of a model, in nats per token. In `alone`, each head is masked alone.
-    `pruned` has pairs (number of masked heads, change of the loss); the least useful heads are masked first.
+    """The effects of masking the heads of a model, in nats per token; `loss` is that of the whole model.
+    `alone` maps each layer to the effects of masking each of its heads alone. `pruned` contains pairs (number
+    of heads masked together, effect); the least useful heads are masked first.
     """
 
     loss: float

@@ -17,9 +17,9 @@ from trainers.rows.batch import Batch, Decoder
 
 @dataclass(frozen=True)
 class HeadSummary:
-    """Means over the tokens of texts, for each head of an attention layer, float64 [heads]. `entropy` is in
-    nats. `distance`, in positions, is weighted by attention; None in cross-attention. `first` and `special`
-    are the shares of attention that the first position and all special tokens receive.
+    """The attention of each head of a layer, as means over the text tokens that attend, float64 [heads].
+    `entropy` is in nats. `distance` is the attention-weighted distance in positions, None in cross-attention.
+    `first` and `special` are the shares of attention that the first position and all special tokens receive.
     """
 
     entropy: np.ndarray
@@ -56,7 +56,9 @@ def summarise_heads(
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of one stack; each array is [rows, length]."""
+    """The rows of one stack: the `positions`, and where `text` tokens and `special` tokens are. Each array is
+    [rows, length].
+    """
 
     positions: np.ndarray
     text: np.ndarray

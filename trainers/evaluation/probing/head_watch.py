@@ -20,8 +20,8 @@ Stack = Literal["decoder", "encoder"]
 
 @dataclass(frozen=True)
 class HeadSite:
-    """An attention layer: its `stack`, its number in the stack (`layer`, from 1), and whether it attends to
-    its own stack (`self`) or to the encoder (`cross`).
+    """An attention layer: its `stack` and its number in the stack (`layer`, from 1). `attends` is `self` if
+    the layer attends to its own stack, `cross` if it attends to the encoder.
     """
 
     stack: Stack

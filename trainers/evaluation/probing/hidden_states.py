@@ -34,8 +34,8 @@ POSITIONS = 4096  # of a batch
 
 @dataclass(frozen=True)
 class DocumentStates:
-    """The states of a document, in float32: `first` [layers, width] of the first position, and `tokens`
-    [layers, n, width] of the n tokens of the text, without special tokens.
+    """The hidden states of a document, float32: `first` [layers, width] at the first position, and `tokens`
+    [layers, n, width] at the n tokens of the text, without special tokens.
     """
 
     first: np.ndarray

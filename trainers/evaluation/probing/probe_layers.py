@@ -17,8 +17,9 @@ from trainers.tasks.scores.outcomes import Outcomes
 
 @dataclass(frozen=True)
 class ProbedLayer:
-    """The accuracy of a classifier on a layer, and on the control task (`control`). Their difference, the
-    `selectivity`, is low if the classifier can memorise arbitrary labels (Hewitt and Liang, 2019).
+    """The accuracy of a classifier that reads the states of a layer: on the probed labels (`accuracy`) and on
+    the control task (`control`). Their difference, the `selectivity`, is low if the classifier can memorise
+    arbitrary labels (Hewitt and Liang, 2019).
     """
 
     layer: str

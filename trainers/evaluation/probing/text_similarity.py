@@ -23,8 +23,9 @@ _DOCUMENTS = 256  # documents in memory at once with the states of all their tok
 
 @dataclass(frozen=True)
 class LayerSimilarity:
-    """Spearman's and Pearson's correlations of gold similarities with the cosines of one layer's states under
-    one pooling. If `layer` is `COUNTS` and `pooling` is empty, the cosines are of token counts.
+    """Spearman's and Pearson's correlations between gold similarities and the cosine similarities of a
+    layer's pooled states. If `layer` is `COUNTS`, `pooling` is empty, and token counts are compared instead
+    of states.
     """
 
     layer: str

@@ -34,8 +34,9 @@ Pseudo = Literal["within_word", "token"]
 
 
 class ScoredForm(Protocol):
-    """The form in which a model scores continuations of contexts.
+    """How a model is given a context and a continuation in order to score the continuation.
 
+    - `described`: the name of the form.
     - `positions`: the number of positions of the model.
     - `marks`: the number of these positions that special tokens take.
     - `apart`: whether context and continuation are encoded separately instead of as one text.
@@ -113,8 +114,10 @@ class LeftToRight:
 
 @dataclass(frozen=True)
 class Masks:
-    """The form of an encoder. `before` and `after` are the ids around a text. `words`, uint8 [vocabulary],
-    has the flags BEGINS and ENDS of each token; None if each token is masked alone.
+    """The form of an encoder, which reads the text once for each token of the continuation, with this token
+    masked. `before` and `after` are the ids around the text. `words`, uint8 [vocabulary], holds the flags
+    BEGINS and ENDS of each token, by which the rest of the token's word is masked too; None if each token is
+    masked alone.
     """
 
     before: tuple[int, ...]

@@ -33,6 +33,7 @@ class Piece:
     """A text that a model reads in one forward pass; its scored tokens belong to the request `owner`.
 
     - `inputs`, int64: the ids that the model or, in an encoder-decoder, its encoder reads.
+    - `decoder`, int64: in an encoder-decoder, the ids that the decoder reads.
     - `targets`, int64: the target at each position of `decoder` or, without `decoder`, of `inputs`; -100 for none.
     - `prefix`: in a prefix LM, the number of leading positions within which attention is bidirectional.
     - `shared`: in a decoder, the number of leading inputs that are the context, which pieces can share.
@@ -54,9 +55,9 @@ request.
 
 @dataclass(frozen=True)
 class _Tree:
-    """Pieces that are read together. All of them share a trunk, and each distinct remainder is a branch.
-    `inputs` has the trunk first. `branch`, int64, is 0 in the trunk and the number of the branch, from 1,
-    elsewhere; a single branch is 0, too.
+    """Pieces that are read together: the beginning that they share, the trunk, and then each distinct
+    remainder, a branch. `branch`, int64, holds the number of each input's branch, from 1; it is 0 in the
+    trunk, and everywhere if there is only one branch.
     """
 
     inputs: np.ndarray
@@ -79,8 +80,9 @@ class _Tree:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over the targets of each of n requests: `log_likelihood` in nats, float64 [n]; the number of
-    `tokens`, and how many of these were the model's most probable token (`best`), int64 [n].
+    """Sums over the targets of each of n requests: the `log_likelihood` in nats, float64 [n], the number of
+    targets (`tokens`), and the number of targets that were the model's most probable token (`best`), both
+    int64 [n].
     """
 
     log_likelihood: np.ndarray

@@ -15,8 +15,9 @@ from trainers.rows.batch import IGNORED
 
 @dataclass(frozen=True)
 class TokenChoice:
-    """A token of a text. `rank` 1 is the most probable token, and `surprisal` is in bits. `candidates` are
-    the most probable tokens with their probabilities.
+    """A token of a text, with its `rank` among the model's predictions (1 for the most probable token) and
+    its `surprisal` in bits. `candidates` are the most probable tokens at its position, with their
+    probabilities.
     """
 
     token: str

@@ -24,9 +24,9 @@ _ROUNDING = 1e-6  # shares are stored in single precision
 
 @dataclass(frozen=True)
 class CleanScore:
-    """The main score of a model on a task: on all items (`whole`), without the found items (`without`), and
-    on the found items alone (`only`). `searched` is the number of items that the model's corpora were
-    searched for.
+    """The main score of a model on a task: on all items (`whole`), without the items found in the model's
+    corpora (`without`), and on the found items alone (`only`). `searched` is the number of items that the
+    corpora were searched for.
     """
 
     model: str

@@ -30,7 +30,9 @@ _KINDS: dict[str, AnyKind] = {"multiple_choice": "choose", "loglikelihood_rollin
 
 @dataclass(frozen=True)
 class HarnessItems:
-    """The questions of a task of lm-evaluation-harness: items, or whole texts."""
+    """A task of lm-evaluation-harness and what a model is scored on: items or, for a task of type
+    `loglikelihood_rolling`, whole texts (`Examples`).
+    """
 
     task: HarnessTask
     asked: Items | Examples

@@ -71,8 +71,9 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results of several models on the same tasks, ordered by model, then by task. `clean` has the scores
-    with and without the items that the model's own corpora contain.
+    """The results of several models on the same tasks, ordered by model, then by task. `clean` holds the
+    scores with and without the items found in the models' own corpora, and `seed_groups` the names of models
+    that differ only in their seed.
     """
 
     results: tuple[TaskResult, ...]

@@ -15,7 +15,7 @@ from trainers.runs.run import read_config, read_run
 
 @dataclass(frozen=True)
 class SeedScore:
-    """A score over several models that differ only in their seed. `deviation` is the sample standard
+    """The mean of a score over `models`, which differ only in their seed. `deviation` is the sample standard
     deviation, and `error` the standard error of the mean.
     """
 

@@ -39,8 +39,8 @@ class SuiteResult:
 @dataclass(frozen=True)
 class PairedDifference:
     """The difference between two models or runs, `b` minus `a`, in a score on the same items, with its 95 %
-    interval and two-sided `p` value. A task is tested with a permutation test. The mean of a suite and an
-    average of checkpoints are tested with a normal approximation.
+    interval and two-sided `p` value. The test is a permutation test for a task, and a normal approximation
+    for the mean of a suite or an average of checkpoints.
     """
 
     a: str

@@ -81,8 +81,8 @@ class TaskResult:
     - `measured`: each metric with its outcomes; the first is the main score.
     - `rows`: a row per item.
     - `subtasks` and `fields`: the names of the subtask and the field of each item.
-    - `cut`: the number of items (for facts, of statements completed with one of the objects) whose
-      context was too long for the model.
+    - `cut`: the number of items whose context was too long for the model; for facts, the number of such
+      pairs of statement and object.
     - `cost`: the cost of all tasks of the model together.
     - `items`: the items that were scored; None for texts and facts.
     - `truncated`: the number of written answers that reached the limit on tokens before they ended; None

@@ -47,7 +47,10 @@ def won_items(results: Sequence[TaskResult]) -> Iterator[WonItems]:
 
 @dataclass(frozen=True)
 class ShownItem:
-    """An item on a page. `context` is only the end of its context."""
+    """An item as a page shows it. `context` is the end of the item's context; it is empty if each candidate
+    has its own context, which is then part of the candidate. `gold`, `chosen_by_a` and `chosen_by_b` are
+    indices of `candidates`.
+    """
 
     id: str
     context: str

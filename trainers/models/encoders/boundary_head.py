@@ -13,7 +13,9 @@ _WIDTH = 200
 
 
 class BoundaryHead(torch.nn.Module):
-    """Two layers, each with GELU and a norm."""
+    """The layers of SpanBERT's head before the output layer: two linear layers, each followed by GELU and a
+    norm.
+    """
 
     def __init__(self, configuration: Any) -> None:
         super().__init__()

@@ -39,9 +39,12 @@ def special_spellings(spelled: Sequence[bytes], specials: Mapping[str, int]) -> 
 
 @dataclass(frozen=True)
 class CharacterLayout:
-    """Where the characters of tokens are, in rows of one document each. `characters` (code points) and
-    `types` (token types), int64, and `present`, bool (false for padding), are [documents, places]. `document`
-    and `place`, int64 [rows, length], locate the character whose state stands for each token.
+    """The characters of a batch, laid out with one document per row, and where each token's character is.
+
+    - `characters` (code points) and `types` (token types), int64, and `present`, bool (false for padding):
+      all [documents, places].
+    - `document` and `place`, int64 [rows, length]: the row and the column, in these tensors, of the
+      character whose state represents each token.
     """
 
     characters: Any
@@ -67,8 +70,8 @@ class CharacterLayout:
 
 @dataclass(frozen=True)
 class Spelling:
-    """The bytes of a vocabulary, uint8 [bytes]. `offsets`, int64 [tokens + 1], says where the bytes of each
-    token begin and end.
+    """The bytes of all tokens of a vocabulary, concatenated in `content`, uint8 [bytes]. Those of token i are
+    `content[offsets[i] : offsets[i + 1]]`; `offsets` is int64 [tokens + 1].
     """
 
     content: Any

@@ -22,8 +22,8 @@ from trainers.objectives.shared.spellings import numbered_spellings
 
 
 class SubwordHead(torch.nn.Module):
-    """BERT's output layer for masked tokens. Its matrix is not tied, because there are no embeddings of
-    tokens.
+    """BERT's output layer for masked tokens, but with an untied matrix, because CANINE has no token
+    embeddings.
     """
 
     def __init__(self, config: CanineConfig) -> None:

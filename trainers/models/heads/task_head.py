@@ -38,7 +38,9 @@ class ScalarMix(torch.nn.Module):
 
 
 class TaskHead(torch.nn.Module):
-    """The head of a task for a model of a given architecture."""
+    """The head of a task: it combines the states of one or more layers, pools them if the task does not
+    predict at every position, and applies the layers that the architecture's `HeadForm` describes.
+    """
 
     def __init__(
         self, form: HeadForm, model: Model, kind: HeadKind, outputs: int, pooling: Pooling, layers: Layers, rate: float

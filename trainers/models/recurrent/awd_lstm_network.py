@@ -60,9 +60,9 @@ def drop_variational(states: Any, sequences: Sequences, rate: float) -> Any:
 
 
 class AwdLstmLayer(torch.nn.Module):
-    """An LSTM layer whose recurrent weights are dropped once per pass (arXiv 1708.02182, section 2), followed
-    by variational dropout. The weights are those of `torch.nn.LSTM`, with gates in the order input, forget,
-    cell, output.
+    """An LSTM layer with dropout on its recurrent weights, one mask per pass (arXiv 1708.02182, section 2),
+    and variational dropout on its outputs. The weights are those of `torch.nn.LSTM`, with gates in the order
+    input, forget, cell, output.
     """
 
     def __init__(self, inputs: int, outputs: int, weight_rate: float, output_rate: float) -> None:
@@ -107,7 +107,7 @@ class AwdLstmLayer(torch.nn.Module):
 
 
 class AwdLstmStack(torch.nn.Module):
-    """The embeddings and the LSTM layers."""
+    """An AWD-LSTM without its output layer: the embeddings and the LSTM layers."""
 
     def __init__(self, config: AwdLstmConfig) -> None:
         super().__init__()
@@ -141,7 +141,9 @@ class AwdLstmStack(torch.nn.Module):
 
 
 class AwdLstm(PreTrainedModel):
-    """A language model: the stack, and an output layer whose matrix is tied to the embeddings."""
+    """The AWD-LSTM language model: an `AwdLstmStack` and an output layer whose matrix is tied to the
+    embeddings.
+    """
 
     config_class = AwdLstmConfig
     base_model_prefix = "lstm"

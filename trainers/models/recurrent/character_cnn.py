@@ -54,7 +54,9 @@ class Highway(torch.nn.Module):
 
 
 class CharacterCnn(torch.nn.Module):
-    """The vectors of the tokens of a vocabulary, used instead of a table of embeddings."""
+    """Computes the vectors of tokens from their characters with convolutions and highway layers, in place of
+    a table of embeddings.
+    """
 
     def __init__(self, vocabulary: int, width: int, filters: int, highways: int) -> None:
         super().__init__()

@@ -14,10 +14,10 @@ from trainers.models.recurrent.projected_lstm import ProjectedLstm
 
 
 class ElmoConfig(PreTrainedConfig):
-    """The configuration of an ELMo. `hidden_size` is the width of the states of both directions together,
-    twice the width of the embeddings; `cell_size` is the number of cells per direction. If
-    `character_filters` is given, a convolution reads the characters of tokens, and the output layer is not
-    tied.
+    """The configuration of an ELMo model. `hidden_size` is the width of both directions' states together,
+    twice the width of an embedding; `cell_size` is the number of LSTM cells per direction. If
+    `character_filters` is set, a convolution with this number of filters computes the embeddings from the
+    characters of tokens, and the output layer is not tied to them.
     """
 
     model_type = "elmo"
@@ -38,15 +38,17 @@ class ElmoConfig(PreTrainedConfig):
 
 @dataclass
 class BidirectionalOutput(ModelOutput):
-    """The logits [rows, length, vocabulary] of the token after every position, and of the token before it."""
+    """The logits [rows, length, vocabulary] at every position: `logits` for the next token, `backward_logits`
+    for the previous one.
+    """
 
     logits: Any = None
     backward_logits: Any = None
 
 
 class ElmoLayer(torch.nn.Module):
-    """One layer of the forward language model and one of the backward model. With `adds`, the input of each
-    is added to its output.
+    """Two LSTM layers, one of the forward language model and one of the backward. With `adds`, each adds its
+    input to its output.
     """
 
     def __init__(self, width: int, cells: int, rate: float, adds: bool) -> None:
@@ -68,7 +70,7 @@ class ElmoLayer(torch.nn.Module):
 
 
 class ElmoStack(torch.nn.Module):
-    """The embeddings, which both directions read, and the layers."""
+    """ELMo without its output layer: the embeddings, which both directions share, and the layers."""
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__()
@@ -94,7 +96,7 @@ class ElmoStack(torch.nn.Module):
 
 
 class Elmo(PreTrainedModel):
-    """A forward and a backward language model with one output layer for both."""
+    """A forward and a backward language model that share their embeddings and their output layer."""
 
     config_class = ElmoConfig
     base_model_prefix = "elmo"

@@ -20,7 +20,7 @@ _KEPT = 7
 
 
 class GruConfig(PreTrainedConfig):
-    """The configuration of the network of skip-thoughts. `num_hidden_layers` is the depth of the encoder; a
+    """The configuration of the skip-thoughts network. `num_hidden_layers` is the depth of the encoder; each
     decoder has one layer.
     """
 
@@ -43,7 +43,7 @@ class GruConfig(PreTrainedConfig):
 
 
 class GruLayer(torch.nn.Module):
-    """A GRU layer. Its weights have the shapes of those of `torch.nn.GRU`, with the gates in the order reset,
+    """A GRU layer. Its weights have the same shapes as in `torch.nn.GRU`, with gates in the order reset,
     update, new.
     """
 
@@ -87,7 +87,7 @@ class GruLayer(torch.nn.Module):
 
 
 class GruStack(torch.nn.Module):
-    """The embeddings and the layers of the encoder."""
+    """The encoder: the embeddings and the GRU layers."""
 
     def __init__(self, config: GruConfig) -> None:
         super().__init__()
@@ -106,7 +106,9 @@ class GruStack(torch.nn.Module):
 
 
 class SentenceGru(PreTrainedModel):
-    """An encoder of sentences, two decoders that use its embeddings, and one output layer for both decoders."""
+    """The skip-thoughts network: an encoder of sentences, one decoder each for the next and the previous
+    sentence, which use the encoder's embeddings, and one output layer for both decoders.
+    """
 
     config_class = GruConfig
     base_model_prefix = "encoder"

@@ -15,12 +15,14 @@ from trainers.models.interface import LayerState
 
 @dataclass(frozen=True)
 class Sequences:
-    """The sequences in rows of tokens, longest first, in the form of torch's PackedSequence.
+    """The sequences that rows of tokens contain, sorted longest first and laid out as in torch's
+    PackedSequence.
 
-    `order`, int64 [tokens], are the places of tokens in the flattened rows: first the first token of every
+    `order`, int64 [tokens], lists the places of tokens in the flattened rows: first the first token of every
     sequence, then all second tokens and so on. `owner`, int64 [tokens], is the sequence of each token in this
-    order. `batch_sizes`, int64 [longest], is on the CPU. `continued`, bool [rows], marks the rows whose first
-    sequence continues from the previous window.
+    order. `batch_sizes`, int64 [longest] on the CPU, is the number of first tokens, of second tokens and so
+    on. `continued`, bool [rows], marks the rows whose first sequence continues from the previous window; it
+    is None if no previous window is given.
     """
 
     order: Any
@@ -97,7 +99,7 @@ class Sequences:
 
 
 class _Together(torch.autograd.Function):
-    """The identity function on several weights, which passes on their gradients all at once."""
+    """The identity function on several weights, whose backward pass waits for the gradients of all of them."""
 
     @staticmethod
     def forward(ctx: Any, *weights: Any) -> Any:

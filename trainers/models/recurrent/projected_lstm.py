@@ -15,8 +15,8 @@ and the output), and at most by torch's own LSTM (torch 2.13).
 
 
 class ProjectedLstm(torch.nn.Module):
-    """An LSTM layer whose output is a projection of the output of its cells (Sak et al. 2014), with one bias.
-    Gates are in the order input, forget, cell, output.
+    """An LSTM layer whose cells' output is projected to the state that the layer returns and its gates read
+    at the next step (Sak et al. 2014). It has one bias; gates are in the order input, forget, cell, output.
     """
 
     def __init__(self, width: int, cells: int) -> None:
@@ -71,8 +71,8 @@ def _computes_in_fp32(states: Any) -> bool:
 
 
 class _LstmOnCpu(torch.autograd.Function):
-    """The computation of `torch.lstm` from a state of zeros, with faster gradients: for packed inputs,
-    torch's time grows with the square of the longest sequence.
+    """The computation of `torch.lstm` from a state of zeros, with a faster backward pass: for packed inputs,
+    the time of torch's own grows with the square of the longest sequence's length.
     """
 
     @staticmethod

@@ -32,7 +32,8 @@ _MEMO = 1 << 17  # distinct texts in the cache; English words at a cut are fewer
 
 
 class TokenTexts:
-    """Texts of a vocabulary's tokens, used to cut documents between characters and to encode the pieces.
+    """The text of every token of a vocabulary, used to cut documents between characters and to encode the
+    words at a cut again.
 
     The tokens of WordPiece, WordLevel and BPE with a continuing-subword prefix or end-of-word suffix do not
     say exactly where spaces were, so each of them counts as one character. So do the special tokens and the

@@ -11,9 +11,9 @@ from trainers.objectives.shared.spellings import SpelledTokens
 
 @dataclass(frozen=True)
 class Context:
-    """The data that an objective needs in addition to the batch. `specials` maps special tokens to their ids.
-    `decoder_start` is the special token that the decoder of an encoder-decoder reads first, None for other
-    families.
+    """The data that an objective needs in addition to the batch. `specials` maps the names of special tokens
+    to their ids. `decoder_start` is the special token that the decoder of an encoder-decoder reads first; it
+    is None for other families.
 
     The other fields that may be None are set only if the objective needs them. `word_marks`, uint8
     [vocab_size], says which tokens begin and end words (`shared.whole_words`). `character_counts`, int64

@@ -22,7 +22,7 @@ from trainers.rows.random import uniforms
 
 @dataclass(frozen=True)
 class Masking(TrainingObjective):
-    """The base of the masked objectives. `trainers.objectives.masked.Masked` documents the fields."""
+    """The base class of the masked objectives. `trainers.objectives.masked.Masked` documents the fields."""
 
     rate: float = 0.15
     mask_share: float = 0.8

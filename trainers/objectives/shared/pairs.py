@@ -34,8 +34,8 @@ _MULTIPLE = 8
 
 @dataclass(frozen=True)
 class Pairs:
-    """The input and the target of each document, and its row and segment in the batch, int64 [documents]. A
-    document with an empty target adds nothing to the loss.
+    """One input and one target per document. `rows` and `segments`, int64 [documents], locate each document
+    in the batch. A document with an empty target adds nothing to the loss.
     """
 
     inputs: Ragged
@@ -46,11 +46,11 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Documents:
-    """The text of a batch's documents, without marks. `rows` and `segments`, int64 [documents], locate each
-    document in the batch. `text`, bool [rows, length], marks the positions of the documents' tokens.
-    `following` [documents] is the target that the packer wrote at the last position of each document: `<eos>`
-    at the end of the document, the next token if the row cuts the document off, or -100 if the packer writes
-    no targets. `samples` [rows] are the global indices of the samples.
+    """The documents of a batch. `content` holds their tokens, without marks. `rows` and `segments`, int64
+    [documents], locate each document in the batch. `text`, bool [rows, length], marks the positions of the
+    documents' tokens. `following` [documents] is the target that the packer wrote at the last position of
+    each document: `<eos>` at the end of the document, the next token if the row cuts the document off, or
+    -100 if the packer writes no targets. `samples` [rows] are the global indices of the samples.
     """
 
     content: Ragged

@@ -33,9 +33,9 @@ class CopyContrast(Contrast):
 
 @dataclass(frozen=True)
 class NeighbourContrast(Contrast):
-    """A contrast of neighbours: segments are the sentences of documents. The model has to find the sentences
-    before and after a sentence in its document, among all other sentences of the row, by inner products
-    divided by `temperature`.
+    """A contrast of neighbours: each segment is a sentence of a document. For each sentence, the model has to
+    find the sentences before and after it in the document, among all other sentences of the row, by inner
+    products divided by `temperature`.
     """
 
     temperature: float

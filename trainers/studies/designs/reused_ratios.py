@@ -17,8 +17,8 @@ VIRTUAL = "reused"
 
 @dataclass(frozen=True)
 class ReusedRatios:
-    """The domains whose ratios are kept. `ratios` maps each of them to its share of the virtual domain; the
-    shares sum to 1.
+    """The ratios that a study keeps fixed. `ratios` maps each kept domain to its share of the virtual domain;
+    the shares sum to 1.
     """
 
     ratios: Mapping[str, float]

@@ -27,7 +27,9 @@ _KEY = 16  # hexadecimal digits of the name of a variant
 
 @dataclass(frozen=True)
 class CorpusVariant:
-    """A variant of the corpus file `file`. `changes` are the changes to its fields, each written `a.b=value`."""
+    """A variant of the corpus file `file`, with some of its fields changed. Each of `changes` has the form
+    `a.b=value`.
+    """
 
     file: str
     changes: tuple[str, ...] = ()
@@ -66,7 +68,7 @@ class CorpusVariant:
 
 
 class OpenCorpora:
-    """A cache of the opened corpora of a study."""
+    """A cache of a study's opened corpora, and of which of its corpus variants are built."""
 
     def __init__(self) -> None:
         self._opened: dict[tuple[Any, ...], TrainingCorpus] = {}

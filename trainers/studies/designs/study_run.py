@@ -20,12 +20,12 @@ _TEXTS: dict[str, tuple[object, str]] = {}
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A run of a study. `entry` names what is trained (a mixture, a candidate, an entry of a list), and
-    `weights` is its mixture by domain, empty until the corpus is built. Runs with the same `key` are trained
-    once. `corpus` is the fingerprint of the corpus, or says that the corpus is not built.
+    """A run of a study. `entry` names the mixture, the candidate or the entry of the design that it trains.
+    `weights` is its mixture by domain, empty until the corpus is built. `corpus` is the fingerprint of the
+    corpus, or a text that begins with NOT_BUILT. Runs with the same `key` are trained once.
 
-    For the proxy of DoReMi, `reference` is the key of its reference run. `parent` is the digest of the
-    weights that `init` names, if any.
+    `keeps_export` keeps the exported weights after training. In a run with group DRO (DoReMi), `reference` is
+    the key of the reference run. `parent` is the digest of the weights that `job.init` names, if any.
     """
 
     entry: str

@@ -9,7 +9,7 @@ _LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of predicted and measured values of `runs` mixtures.
+    """The agreement between the predicted and the measured values of `runs` mixtures.
 
     `spearman` is the rank correlation; `low` and `high` are the ends of its 95 % interval, from a bootstrap
     over mixtures. `decisions` is the decision accuracy (Magnusson et al., 2025, DataDecide, section 3).

@@ -34,7 +34,7 @@ _STEP = 0.01  # change of a share on each side over which a slope is measured: o
 
 @dataclass(frozen=True)
 class BoostedTrees:
-    """The family of laws that are sums of boosted trees."""
+    """The family of boosted-tree laws, fitted with LightGBM."""
 
     name: str = "lightgbm"
 
@@ -60,7 +60,9 @@ class BoostedTrees:
 
 @dataclass(frozen=True)
 class FittedTrees:
-    """The law that predicts `centre` plus `spread` times the sum of the trees in `model`."""
+    """A fitted boosted-tree law. It predicts `centre` plus `spread` times the sum of the trees in `model`,
+    which is in LightGBM's text format.
+    """
 
     centre: float
     spread: float

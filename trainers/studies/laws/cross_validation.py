@@ -26,8 +26,8 @@ differences between laws on RegMix's runs do not reproduce with other seeds.
 @dataclass(frozen=True)
 class CrossValidation:
     """The result of a cross-validation. `predicted` [runs] holds a prediction for each run, from a fit that
-    did not use the run; it is NaN for censored runs. `chosen` maps the name of each law to the number of
-    folds for which the law was chosen.
+    did not use the run; it is NaN for censored runs. `agreement` compares the predictions with the measured
+    values. `chosen` maps the name of each law to the number of folds in which it was chosen.
     """
 
     predicted: np.ndarray
@@ -37,7 +37,7 @@ class CrossValidation:
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """The mean rank correlation on held-out runs as a function of the number of runs in the fit. `points` are
+    """The rank correlation on held-out runs as a function of the number of runs in the fit. `points` are
     pairs (runs, correlation), by ascending number of runs.
     """
 

@@ -18,7 +18,7 @@ _BOUNDS = ((-4.0, 4.0), (-3.0, 3.0), (-4.0, 4.0), (-6.0, 1.0))
 
 @dataclass(frozen=True)
 class GaussianProcess:
-    """The family of laws that are Gaussian processes with the kernel of this module."""
+    """The family of Gaussian-process laws with the kernel that the module describes."""
 
     name: str = "gaussian_process"
 

@@ -16,8 +16,8 @@ _ATTEMPTS = 20  # attempts to draw enough measured runs before all runs are used
 
 @dataclass(frozen=True)
 class LawSet:
-    """A fitted law for each of `metrics`. `resampled` holds the same laws fitted to each draw of a bootstrap
-    (Efron, 1979). A draw contains the same runs for all metrics.
+    """A fitted law for each of `metrics`. `resampled` holds, for each bootstrap draw of the runs (Efron,
+    1979), the same laws fitted to that draw. All laws of a draw are fitted to the same runs.
     """
 
     domains: tuple[str, ...]

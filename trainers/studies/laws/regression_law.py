@@ -15,8 +15,8 @@ _SETTLED = 1e-4  # the fit has converged if imputed values change by at most thi
 
 
 class FittedLaw(Protocol):
-    """A law with fitted parameters. Arrays of mixtures are float64 [mixtures, domains]; each row sums to
-    1.
+    """A law with fitted parameters. `ratios` is float64 [mixtures, domains], and each row sums to 1. For a
+    law with sizes (`SizedLaw`), the size columns follow the domains.
     """
 
     @property
@@ -45,7 +45,7 @@ class FittedLaw(Protocol):
 
 
 class Law(Protocol):
-    """A family of functions from mixtures to a metric."""
+    """A family of functions that predict a metric from a mixture. `fit` finds the one that fits the runs."""
 
     @property
     def name(self) -> str:

@@ -27,8 +27,8 @@ from a constant.
 
 @dataclass(frozen=True)
 class ScalingLaw:
-    """The law L(N, D) = exp(`logarithms`[0]) + exp(`logarithms`[1]) / N^a + exp(`logarithms`[2]) / D^b, where
-    `exponents` are a and b.
+    """The law L(N, D) = exp(`logarithms`[0]) + exp(`logarithms`[1]) / N^a + exp(`logarithms`[2]) / D^b for a
+    model of N parameters trained on D tokens. `exponents` holds a and b.
     """
 
     logarithms: np.ndarray
@@ -54,7 +54,7 @@ class ScalingLaw:
 
 @dataclass(frozen=True)
 class ScalingFit:
-    """A law fitted to runs. `resampled` holds the same law fitted to each bootstrap draw."""
+    """A scaling law fitted to runs. `resampled` holds the laws fitted to the bootstrap draws."""
 
     law: ScalingLaw
     resampled: tuple[ScalingLaw, ...]

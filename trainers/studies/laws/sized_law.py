@@ -21,8 +21,8 @@ _SETTLED = 1e-5  # the fit has converged if the size term changes by at most thi
 
 @dataclass(frozen=True)
 class SizedLaw:
-    """The family of sized laws: `law`, extended to mixtures whose last `sizes` columns are log(size / size of
-    the target).
+    """The family of laws for runs of several sizes: `law`, which predicts from the mixture, plus a size term.
+    The last `sizes` columns of the inputs are log(size / size of the target).
     """
 
     law: Law
@@ -64,8 +64,8 @@ class SizedLaw:
 
 @dataclass(frozen=True)
 class FittedSizedLaw:
-    """A fitted sized law: `law`, fitted to the mixtures, and for each size the `factors` A_j T_j^-a_j and the
-    `exponents` a_j.
+    """A fitted law for runs of several sizes: the law of mixtures, `law`, and a size term. For each size j,
+    `factors` holds A_j T_j^-a_j and `exponents` holds a_j, as defined in the module.
     """
 
     law: FittedLaw

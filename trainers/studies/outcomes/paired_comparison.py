@@ -13,13 +13,13 @@ VerdictWord = Literal["better", "tie", "worse", "open"]
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """A comparison of `entry` with a baseline in a metric for which lower is better, over the `pairs` seeds
-    with which both have a value.
+    """A comparison of `entry` with a baseline on a metric for which lower is better, over the `pairs` seeds
+    for which both have a value.
 
-    `difference` is the mean of entry minus baseline, `error` its standard error, and `low` and `high` are the
-    ends of its t interval (`compare_pairs`). `mean` is the mean of the entry over all seeds with which it has
-    a value. The verdict on the baseline itself is `tie`. On any other entry with fewer than two pairs, it is
-    `open`, and `error`, `low` and `high` are NaN.
+    `difference` is the mean of entry minus baseline, `error` is its standard error, and `low` and `high` are
+    the ends of its t interval (`compare_pairs`). `mean` is the mean of the entry over all seeds for which it
+    has a value. The verdict on the baseline itself is `tie`. For any other entry with fewer than two pairs,
+    the verdict is `open`, and `error`, `low` and `high` are NaN.
     """
 
     entry: str

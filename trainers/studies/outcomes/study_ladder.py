@@ -23,8 +23,8 @@ _SIZES = ("parameters", "tokens")
 
 @dataclass(frozen=True)
 class Ladder:
-    """Runs of several sizes: the parameters, the training tokens and the value of `metric` of each run, all
-    [runs]. Runs without a value are left out and named in `missing`.
+    """Runs of several sizes. `parameters`, `tokens` (read in training) and `losses` (the values of `metric`)
+    are [runs]. Runs without a value are left out and named in `missing`.
     """
 
     metric: str
@@ -43,8 +43,8 @@ class Ladder:
 
 @dataclass(frozen=True)
 class ScalingPrediction:
-    """A run that was held out of the fit: its measured loss, its predicted loss, and the ends of a 95 %
-    prediction interval.
+    """The prediction for a run that was held out of the fit: its measured loss, its predicted loss, and the
+    ends of a 95 % prediction interval.
     """
 
     run: str

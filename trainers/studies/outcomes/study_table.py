@@ -21,8 +21,8 @@ RATIOS, METRICS = "ratios.csv", "metrics.csv"
 
 @dataclass(frozen=True)
 class MetricNoise:
-    """How much a metric varies: `noise` is its standard deviation over the `anchors` runs on the prior, which
-    differ only in their seeds, and `signal` its standard deviation over the mixtures.
+    """How much a metric varies. `noise` is its standard deviation over `anchors` runs that train on the prior
+    and differ only in their seeds. `signal` is its standard deviation over the mixtures.
     """
 
     metric: str

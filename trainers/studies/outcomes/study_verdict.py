@@ -19,8 +19,8 @@ from trainers.studies.running.train_study_run import RunResult, read_result
 
 @dataclass(frozen=True)
 class StudyVerdict:
-    """Comparisons with `baseline`. `overall` compares the weighted mean of the metrics, and `by_metric`
-    compares each metric.
+    """The comparisons of a study's entries with `baseline`: `overall` on the weighted mean of the metrics,
+    and `by_metric` on each metric alone.
     """
 
     baseline: str

@@ -17,7 +17,9 @@ _MOST = 24  # charts; of more domains, those whose share changes the mean most
 
 @dataclass(frozen=True)
 class DomainChart:
-    """The chart of a domain. `note` gives the share at which the mean of the metrics is lowest."""
+    """A chart of the predicted metrics against the share of the domain `name`. `note` gives the share at
+    which the mean of the metrics is lowest.
+    """
 
     name: str
     note: str

@@ -65,8 +65,9 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The stages of a study, trained on `workers` workers. `rate` is None if nothing has been measured.
-    `run_bytes` is an estimate of the bytes that a run keeps on disk.
+    """The estimated cost of a study whose runs are trained by `workers` workers, stage by stage. `rate` is
+    the speed of a worker, or None if nothing has been measured. `run_bytes` is an estimate of the bytes that
+    a run keeps on disk.
     """
 
     opened: OpenStudy

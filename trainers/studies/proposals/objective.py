@@ -17,9 +17,8 @@ _STARTS = 12  # random starting points if a law is not convex
 
 @dataclass(frozen=True)
 class MixtureObjective:
-    """The function that a proposal minimises: the mean of the predicted metrics, weighted by `weights`
-    [metrics], which sum to 1, plus `kl` times the Kullback-Leibler divergence, in nats, of the mixture from
-    `prior` [domains].
+    """The function that a proposal minimises: the weighted mean of the predicted metrics, plus `kl` times the
+    Kullback-Leibler divergence, in nats, of the mixture from `prior` [domains]. `weights` [metrics] sum to 1.
     """
 
     laws: LawSet

@@ -22,8 +22,10 @@ _RANDOM = 1000  # feasible mixtures that estimate how large the tie set is
 
 @dataclass(frozen=True)
 class ComparedMixture:
-    """A mixture [domains] compared with the proposal. `value` is the weighted mean of its predicted metrics.
-    `difference` is how much that mean exceeds the proposal's, with the 95 % interval `low` to `high`.
+    """The mixture `ratios` [domains], compared with the proposal. `value` is the weighted mean of its
+    predicted metrics. `difference` is how much that mean exceeds the proposal's, with the 95 % interval `low`
+    to `high`. `tied` says whether the mixture is in the tie set, and `feasible` whether it satisfies the
+    constraints.
     """
 
     name: str

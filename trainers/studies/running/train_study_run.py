@@ -43,8 +43,9 @@ Outcome = Literal["finished", "diverged", "failed", "busy", "stopped", "storage"
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run. `metrics` holds a value by domain; a `diverged` or `failed` run has no metrics,
-    and its numbers are 0. A failed run is trained again by the next `study run`.
+    """The result of a run. `metrics` maps each domain to its held-out loss, in the measure that the study
+    chooses. For a `diverged` or `failed` run, `metrics` is empty and the numbers are 0. The next `study run`
+    trains a failed run again.
 
     `sources` holds the ledger's entry for each domain. `flops` counts the operations of training steps.
     `domain_weights` are the mean weights of a run with online weights. `cost` is the `Footprint` of the run,

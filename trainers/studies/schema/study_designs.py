@@ -111,7 +111,9 @@ class ListEntry:
 
 @dataclass(frozen=True)
 class Listed:
-    """A list of named `entries`, each trained with `seeds` seeds and compared with the entry `baseline`."""
+    """A design of named `entries`, each trained with `seeds` seeds. The entry named by `baseline` is the one
+    with which the others are compared.
+    """
 
     entries: dict[str, ListEntry]
     baseline: str

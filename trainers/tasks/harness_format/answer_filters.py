@@ -21,9 +21,12 @@ _PLAIN = ("take_first", "remove_whitespace", "lowercase", "uppercase")
 
 @dataclass(frozen=True)
 class FilterStep:
-    """One step of a filter. The function `regex` returns the match of `pattern` with index `group` (from the
-    end if negative), or `fallback` if there is no such match. If the pattern has groups in parentheses, only
-    the first non-empty one is returned.
+    """One step of a filter. `function` is `regex`, `take_first` (changes nothing), `remove_whitespace`
+    (removes one leading space), `lowercase` or `uppercase`.
+
+    `regex` returns the match of `pattern` with index `group` (counted from the end if negative), or
+    `fallback` if there is no such match. If the pattern has groups in parentheses, only the first non-empty
+    one is returned.
     """
 
     function: str

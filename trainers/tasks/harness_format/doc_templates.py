@@ -45,7 +45,7 @@ def render_text(place: str, template: str, row: Mapping[str, Any]) -> str:
 
 
 class RowTemplates:
-    """The templates of a task, applied to rows of its data as in lm-evaluation-harness."""
+    """Applies the templates of a task to the rows of its data, as lm-evaluation-harness does."""
 
     def __init__(self, task: HarnessTask) -> None:
         self._task = task

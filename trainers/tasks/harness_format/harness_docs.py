@@ -22,9 +22,10 @@ from trainers.tasks.task_files import decode, read_content
 
 @dataclass(frozen=True)
 class RenderedRow:
-    """A row in the form in which the model is queried. For multiple choice, `contexts` and `continuations`
-    have one entry per choice, and `gold` is the index of the right choice. `references` holds the accepted
-    texts for `generate_until` and `loglikelihood`.
+    """A row as the model is asked about it. For multiple choice, `contexts` and `continuations` contain one
+    text per choice, and `gold` is the index of the right choice; otherwise both contain one text.
+    `references` holds the accepted texts for `generate_until` and `loglikelihood`. `place` locates the row in
+    error messages.
     """
 
     place: str

@@ -21,8 +21,8 @@ class TaskMetric:
 
     Values are between 0 and 1 for most metrics, between -1 and 1 for correlations (including Matthews'), and
     between 0 and 100 for BLEU and chrF, as usual. Perplexity is at least 1, and bits per byte are at least 0.
-    `source` cites or states the definition. `signature` states the settings that must accompany a published
-    number.
+    `source` cites or states the definition. `signature` returns the settings that must accompany a
+    published number.
     """
 
     name: str

@@ -32,7 +32,9 @@ State = TypeVar("State", bound=WeightsState)
 
 
 class OnlineWeights(ABC, Generic[State]):
-    """The weights of the domains of a run. Every worker has its own object, with the same weights."""
+    """Weights of a run's domains that are updated after every step. Every worker has its own object, with the
+    same weights.
+    """
 
     def __init__(self, names: Sequence[str], state: State) -> None:
         self._names, self.now = tuple(names), state

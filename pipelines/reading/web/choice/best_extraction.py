@@ -45,12 +45,12 @@ Weights = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Bounds:
-    """The conditions under which resiliparse alone decides, chosen on the pages to which the weights are
-    fitted (docs/benchmarks.md).
+    """The bounds within which lines are chosen from resiliparse's text alone, without running trafilatura.
+    They were set on the pages to which the weights are fitted (docs/benchmarks.md).
 
-    `unsure` limits the letters expected to be judged wrongly, as a share of the letters kept. `missing`
-    limits the share of the letters in the page's prose that resiliparse's text lacks. `prose` is the lowest
-    number of letters in the page's prose.
+    `unsure` is the maximum number of letters expected to be judged wrongly, as a fraction of the letters
+    kept. `missing` is the maximum share of the letters in the page's prose that resiliparse's text lacks.
+    `prose` is the minimum number of letters in the page's prose.
     """
 
     unsure: float = 0.08
@@ -63,9 +63,9 @@ BOUNDS = Bounds()
 
 @dataclass(frozen=True)
 class PageEvidence:
-    """What the rule that chooses lines needs to know about a page. `lines` are the lines of resiliparse's
-    text, which is Markdown if `markdown` is set. `links` are the keys (`letters_of`) of the texts of the
-    page's links. `prose` returns the keys of the page's lines of prose.
+    """What `choose_lines` needs to know about a page. `lines` are the lines of resiliparse's text, which is
+    Markdown if `markdown` is set. `links` are the keys (`letters_of`) of the texts of the page's links.
+    `prose` returns the keys of the page's lines of prose.
     """
 
     lines: list[Line]
@@ -75,7 +75,7 @@ class PageEvidence:
 
 
 def rule_version() -> str:
-    """Return the version of the rule and its weights."""
+    """Return the version of the rule, which includes a hash of its weights."""
     return f"{_VERSION}-{sha256(_WEIGHTS.read_bytes()).hexdigest()[:16]}"
 
 
@@ -105,7 +105,7 @@ def choose_lines(
 
 
 def all_features(lines: list[Line], links: frozenset[str], forms: Forms | None = None) -> list[list[float]]:
-    """Return TEXT_FEATURES followed by BOTH_FEATURES for each of the merged lines."""
+    """Return, for each merged line, its TEXT_FEATURES followed by its BOTH_FEATURES."""
     pairs = zip(text_features(lines, links, forms), both_features(lines), strict=True)
     return [text + both for text, both in pairs]
 

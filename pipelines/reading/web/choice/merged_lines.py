@@ -20,7 +20,7 @@ _WORK = 1 << 28  # letters searched for such lines in a text: half a second; lat
 
 class Line(NamedTuple):
     """A line of a page. `key` is its letters and digits, case-folded. `gap` says whether an empty line
-    precedes it. `first` and `second` say which of two merged texts have it.
+    precedes it. `first` and `second` say whether the first and the second of two merged texts contain it.
     """
 
     text: str

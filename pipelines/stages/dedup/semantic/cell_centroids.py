@@ -34,7 +34,7 @@ ROUNDS = 20
 
 @dataclass(frozen=True)
 class Centroids:
-    """The file of the centroids, the number of cells, and the number of documents that compete."""
+    """The centroids of the cells: their file, their number (`cells`), and the number of competing documents."""
 
     file: FileRecord
     cells: int
@@ -107,7 +107,7 @@ def _centroid_schema(width: int) -> pa.Schema:
 
 
 def train_cells(task: _TrainingTask) -> tuple[FileRecord, int]:
-    """Commit the centroids of the cells. Returns the file and the number of centroids."""
+    """Commit the centroids of the cells, and return their file and their number."""
     unit = "centroids"
     receipt = task.out.receipt(unit)
     if receipt is None:

@@ -254,7 +254,7 @@ def _results(table: pa.Table, lost: pa.Table) -> tuple[pa.Table, dict[str, int]]
 
 
 def write_columns(task: _PartTask) -> int:
-    """Commit the columns of a part. Returns the number of dropped documents."""
+    """Commit the columns of a part, and return the number of dropped documents."""
     part = task.one.part
     receipt = task.out.receipt(part.unit)
     if receipt is None:

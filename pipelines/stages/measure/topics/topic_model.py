@@ -40,7 +40,7 @@ EMBEDDING = Column("embedding")
 
 @dataclass(frozen=True)
 class TopicName:
-    """A topic, which is a cluster of documents. `sampled` is its number of documents in the sample, and
+    """A topic, that is, a cluster of documents. `sampled` is the number of its documents in the sample, and
     `parts` are its subtopics.
     """
 
@@ -50,18 +50,18 @@ class TopicName:
     parts: tuple["TopicName", ...] = ()
 
     def facts(self) -> dict[str, Any]:
-        """Return the entry of the topic in the step's manifest."""
+        """Return the topic as an entry of the step's manifest."""
         return asdict(self)
 
     @classmethod
     def parse(cls, facts: Mapping[str, Any]) -> "TopicName":
-        """Return the topic of an entry in the step's manifest."""
+        """Return the topic that an entry of the step's manifest describes."""
         return cls(facts["name"], tuple(facts["words"]), facts["sampled"], tuple(map(cls.parse, facts["parts"])))
 
 
 @dataclass(frozen=True)
 class TopicModel:
-    """A trained topic model. In the file of centroids, the row of each topic is followed by the rows of its
+    """A trained topic model. `file` holds the centroids: the row of each topic is followed by the rows of its
     subtopics.
     """
 
@@ -147,7 +147,7 @@ def _schema(width: int) -> pa.Schema:
 
 
 def train_topics(task: _TrainingTask) -> TopicModel:
-    """Commit the centroids, and return the model."""
+    """Train the topic model, commit its centroids, and return the model."""
     unit = "centroids"
     receipt = task.out.receipt(unit)
     if receipt is None:

@@ -78,7 +78,7 @@ def telling_words(words: pa.Array, clusters: np.ndarray, count: int) -> list[lis
 
 
 def _log_odds(counts: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """Return the log-odds of each word, after the prior is added to its count."""
+    """Return the log-odds of each word, with `prior` added to the counts."""
     own = counts + prior
     odds: np.ndarray = np.log(own) - np.log(np.maximum(own.sum() - own, 1e-9))
     return odds
