@@ -40,7 +40,9 @@ _account = _Account()
 
 @contextmanager
 def spend(purpose: str) -> Iterator[None]:
-    """Credit the processor time of the block to a purpose. Outside the main thread, this has no effect."""
+    """While the block runs, credit the processor time of the process to `purpose`; a nested block takes
+    precedence. Outside the main thread, this has no effect.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -54,8 +56,8 @@ def spend(purpose: str) -> Iterator[None]:
 
 
 def take_account() -> dict[str, float]:
-    """Return the processor seconds by purpose since the last call, or since the process started. Time of
-    ended child processes is included, under `CHILDREN`. Outside the main thread, the result is empty.
+    """Return the processor seconds credited to each purpose since the last call or, on the first call, since
+    the process started. Outside the main thread, return an empty dictionary.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}

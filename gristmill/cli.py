@@ -19,9 +19,9 @@ def run_command(
     resumes: str,
     user_errors: tuple[type[Exception], ...] = (UserError,),
 ) -> int:
-    """Parse `arguments`, call the command's `handler` and return the exit status: the handler's own; 2 after
-    one of `user_errors`, a StorageError or an OSError, which is printed as one line; 130 after an interrupt;
-    141 if standard output is a broken pipe.
+    """Parse `arguments`, call the chosen command's `handler` and return the exit status. It is the handler's
+    own; 2 after an error (`user_errors`, StorageError or OSError), which is printed as one line; 130 after an
+    interrupt; 141 if the reader of standard output has closed the pipe.
 
     `resumes` completes the hint "the same command ...". Words like `a.b=value` may follow options.
     """

@@ -77,8 +77,9 @@ class _MachineCode(_Cache):
 
     @cached_property
     def stamp(self) -> str:
-        """The digest of the kernel and of the constants and kernels that it uses. It is computed at the first
-        call because a kernel cannot see kernels further down in its file while the module is being imported.
+        """A digest of the kernel, of the constants and kernels that it uses, and of the versions of Python
+        and the compiler. It is computed on first use, because kernels further down in the file do not exist
+        yet while the module is being imported.
         """
         found, pending = dict[str, str](), [self._function]
         while pending:
@@ -112,8 +113,8 @@ class _MachineCode(_Cache):
         return CompileResult._rebuild(target_context, *pickle.loads(reduced))
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Cache the machine code for a signature. Code with dynamic globals is left out: its addresses are
-        valid only in this process.
+        """Cache the machine code for a signature. Code with dynamic globals is not cached: the addresses in
+        it are valid only in this process.
         """
         path = self._path(sig, data.codegen)
         if path is None or data.library.has_dynamic_globals or not all(loop.can_cache for loop in data.lifted):
@@ -129,8 +130,8 @@ class _MachineCode(_Cache):
                 own.unlink(missing_ok=True)
 
     def _path(self, sig: Any, codegen: Any) -> Path | None:
-        """Return the file for a signature. The classes and fields of named tuples are part of the file's
-        name, because numba's signatures omit them.
+        """Return the cache file for a signature, or None without a cache directory. The digest in its name
+        covers the classes and fields of named tuples, which numba's signatures omit.
         """
         folder = _folder(numba.config.CACHE_DIR)
         if folder is None:
@@ -152,9 +153,9 @@ class _MachineCode(_Cache):
 
 @cache
 def _folder(own: str) -> Path | None:
-    """Return the cache directory, created if missing; None if no candidate can be written. Entries are
-    pickles, which can run code when loaded, so the directory below the user's cache directory is used only if
-    it belongs to this user.
+    """Return the first usable cache directory, creating it if needed, or None if no candidate is writable.
+    Entries are pickles, which can run code when loaded, so the directory below the user's cache directory
+    must belong to this user.
     """
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - without a home, it fails below
     users = Path(base) / "gristmill" / "machine_code"
@@ -204,8 +205,8 @@ def _compile_in_turn(dispatcher: Any, function: types.FunctionType) -> None:
 
 @contextmanager
 def _locked(name: str) -> Iterator[None]:
-    """Hold the lock for one version of a source file during the block, or run the block without it if it
-    cannot be had. Two processes cannot deadlock, because imports form no cycle.
+    """Hold the lock for one version of a source file during the block. If it cannot be taken in time, run the
+    block without it. Two processes cannot deadlock, because imports form no cycle.
     """
     folder = _folder(numba.config.CACHE_DIR)
     if folder is None or name in _compiling:

@@ -127,8 +127,8 @@ def dump_yaml(data: Any, width: int = 80, flow: bool | None = False) -> str:
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """Load the mapping in a YAML file. Raises ConfigError if the file does not exist, is not valid YAML in
-    UTF-8, or does not hold a mapping.
+    """Load a YAML file whose content is a mapping. Raises ConfigError if the file does not exist, is not
+    UTF-8 or valid YAML, or contains anything other than a mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -148,10 +148,10 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
 
 def override(data: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
-    """Return a copy of `data` with each `a.b=value` assigned. Values are parsed as YAML.
+    """Return a copy of `data` with assignments such as `a.b=value` applied. Values are parsed as YAML.
 
     A list entry is selected by its index, by its field `name`, or by a key that it contains:
-    `steps.language.model=...` continues inside the key `language`.
+    `steps.language.model=...` sets `model` inside the key `language` of its entry.
     """
     result: dict[str, Any] = _copy(data)
     for assignment in assignments:
@@ -168,7 +168,7 @@ def override(data: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
 
 
 def yaml_value(raw: str, where: str) -> Any:
-    """Parse a YAML text. Raises ConfigError if it is not valid; the message begins with `where`."""
+    """Parse `raw` as YAML. Raises ConfigError if it is not valid; the message begins with `where`."""
     try:
         return yaml.load(raw, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError):  # ValueError: an impossible date
@@ -311,8 +311,8 @@ def _kinds(option: Any) -> tuple[str, ...]:
 
 
 def _kind_of_union(kinds: Mapping[str, Any], data: Any, where: str, path: str) -> Any:
-    """Parse data as the member of a union that the data's field `kind` names. A bare string is short for a
-    mapping with only this field.
+    """Parse data as one of the classes of a union, selected by the data's field `kind`. A bare string is
+    short for a mapping with only this field.
     """
     data = {"kind": data} if isinstance(data, str) else data
     if not isinstance(data, Mapping):

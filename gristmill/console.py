@@ -46,15 +46,17 @@ class Page:
             self.field(name, value, indent, width)
 
     def field(self, name: str, value: str, indent: int = 2, width: int = 0) -> None:
-        """Print a name and a value, which is clipped after 200 characters. The name's column is `width`
-        characters wide; 0 means 26 minus `indent`.
+        """Print a name and a value on one line. Values are cut off after 200 characters. The column of the
+        name is `width` characters wide; 0 means 26 minus `indent`.
         """
         if len(value) > _VALUE:
             value = f"{value[:_VALUE]}... ({len(value) - _VALUE:,} more characters)"
         self.line(f"{' ' * indent}{printable(name):<{width or 26 - indent}} {printable(value)}")
 
     def text(self, text: str, limits: tuple[int, int]) -> None:
-        """Print the beginning of a text, and how many bytes are not shown. `limits` are (characters, lines)."""
+        """Print the beginning of a text, at most `limits` (characters, lines). If the text is longer, also
+        print how many bytes are not shown.
+        """
         characters, lines = limits
         shown = "\n".join(text[:characters].split("\n")[:lines])
         for line in printable(shown, lines=True).split("\n"):

@@ -104,7 +104,9 @@ class RemoteError(StorageError):
 
 
 def reason_of(error: OSError) -> str:
-    """Return the operating system's message for an error, preceded by the file name if the error has one."""
+    """Return the operating system's message for an error, or the error's own text if it has no errno. The
+    file name, if known, comes first.
+    """
     message = os.strerror(error.errno) if error.errno is not None else str(error)
     return f"{error.filename}: {message}" if error.filename else message
 
@@ -126,8 +128,8 @@ class attach_filename:
 
 
 def errno_of(error: BaseException) -> int | None:
-    """Return the errno of an operating-system error, even if Arrow put it only in the message. None for other
-    errors.
+    """Return the errno of an operating-system error, even if Arrow put it only in the message. None if the
+    error has no errno.
     """
     in_message = _ERRNO.search(str(error)) if isinstance(error, OSError) and error.errno is None else None
     return int(in_message[1]) if in_message else getattr(error, "errno", None)

@@ -59,8 +59,8 @@ class EventLog:
 
 
 def read_events(path: Path, event: str | None = None, size: int | None = None) -> list[dict[str, Any]]:
-    """Return the events in a file, or in its first `size` bytes; none if the file does not exist yet. If
-    `event` is given, only events of that name are returned.
+    """Return the events in a log file, or in its first `size` bytes; an empty list if the file does not exist
+    yet. If `event` is given, only events of that name are returned.
 
     Bytes after the last newline are skipped: they were cut off or are still being written.
     """
@@ -72,9 +72,9 @@ def read_events(path: Path, event: str | None = None, size: int | None = None) -
 
 
 def events_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    """Return the events of the lines of a log. Lines cut off when a process was killed, and the `cut_off`
-    events after them, are left out. Any other damaged line becomes the event `damaged`, whose `message` gives
-    the line number.
+    """Parse the lines of a log into events. Lines cut off when a process was killed, and the `cut_off` events
+    after them, are left out. Any other damaged line becomes the event `damaged`, whose `message` gives the
+    line number.
     """
     entries = [_event(line) for line in lines]
     found: list[dict[str, Any]] = []

@@ -124,7 +124,9 @@ class Host:
             os.close(descriptor)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file or directory. A file replaces an existing file, a directory an empty directory."""
+        """Rename a file or directory. A file may replace an existing file, and a directory an existing empty
+        one.
+        """
         os.rename(old, new)
 
     def link(self, old: str, new: str) -> None:
@@ -181,7 +183,7 @@ class Host:
             os.close(descriptor)
 
     def probe(self, path: str) -> None:
-        """Create a temporary file in a directory and remove it again. Raises OSError if that is impossible."""
+        """Check that files can be created in a directory, by creating a temporary one. Raises OSError if not."""
         with tempfile.TemporaryFile(dir=path, prefix=".", suffix=".tmp"):
             pass
 

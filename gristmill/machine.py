@@ -9,8 +9,8 @@ _KEPT_BACK = 0.1  # share of a machine's memory reserved for the system, the dri
 
 
 def machine_memory() -> int:
-    """Return the bytes of memory that this process may use: nine tenths of the machine's memory or, if that
-    is less, of the limit of its control group.
+    """Return the bytes of memory that this process may use: nine tenths of the machine's memory or of the
+    limit of the process's control group, if that is smaller.
     """
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_group_limits()]
     return int(min(sizes) * (1 - _KEPT_BACK))
@@ -18,7 +18,8 @@ def machine_memory() -> int:
 
 def free_memory() -> int:
     """Estimate the bytes of memory that this process could allocate now: what the kernel reports as
-    available, but at most `machine_memory()`. What its control group already uses is not subtracted.
+    available, but at most `machine_memory()`. Memory that the process's control group already uses is not
+    subtracted from that limit.
     """
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

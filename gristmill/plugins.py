@@ -12,8 +12,8 @@ from gristmill.errors import ConfigError
 
 
 def installed(group: str) -> dict[str, list[metadata.EntryPoint]]:
-    """Return the entry points of a group, keyed by PACKAGE:NAME, with PACKAGE in lower case and with
-    underscores. A key has more than one entry point if a package declares the name twice.
+    """Return the entry points of a group, keyed by PACKAGE:NAME. PACKAGE is in lower case, with underscores
+    for hyphens and dots. A key has more than one entry point if a package declares the name twice.
     """
     found: dict[str, list[metadata.EntryPoint]] = {}
     for point in metadata.entry_points(group=group):
@@ -23,8 +23,8 @@ def installed(group: str) -> dict[str, list[metadata.EntryPoint]]:
 
 
 def load_installed(group: str, name: str, what: str) -> Any:
-    """Import the plugin PACKAGE:NAME of an entry-point group and return it. `what` is the kind of plugin for
-    messages, such as `stage`.
+    """Import and return the plugin of an entry-point group whose `name` is PACKAGE:NAME. `what` is the kind
+    of plugin, such as `stage`, for error messages.
 
     Raises ConfigError if the plugin is unknown, is declared twice or cannot be imported, or if several
     packages have installed its module. The caller must add the plugin's name to the message.

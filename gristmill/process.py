@@ -33,8 +33,8 @@ def process_start(pid: int) -> str | None:
 
 
 def tree_seconds(root: int) -> float | None:
-    """Return the CPU time of a process and its living descendants, in seconds, including that of ended
-    children for which they have waited. None if unknown.
+    """Return the CPU time in seconds of a process and its living descendants, including the time of ended
+    children that they have waited for. None if unknown.
     """
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}

@@ -11,8 +11,8 @@ _UNSAFE = re.compile(
 
 
 def printable(text: str, lines: bool = False) -> str:
-    r"""Make text safe for a terminal: control characters, lone surrogates, and characters that hide or reorder
-    text become escapes such as `\x1b` or `\u202e`.
+    r"""Make text safe for a terminal by replacing control characters, lone surrogates, and characters that hide
+    or reorder text with escapes such as `\x1b` or `\u202e`.
 
     With `lines`, line feeds and tabs are kept.
     """

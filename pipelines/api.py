@@ -197,7 +197,9 @@ def diff(old: Place, new: Place, *, ngrams: int = 0) -> CorpusComparison:
 
 
 def index(corpus: Place, *, sources: Sequence[str] | None = None) -> IndexReport:
-    """Index the texts of a corpus, which makes searches faster. Parts with a current index are skipped."""
+    """Index the texts of a corpus, or only those of `sources`, to make searches faster. Parts whose index is
+    up to date are skipped.
+    """
     return index_corpus(_location(corpus), sources)
 
 

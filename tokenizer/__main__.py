@@ -38,7 +38,7 @@ CHECKED_TEXTS = 200
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status, as `gristmill.cli.run_command` does."""
+    """Run one command and return its exit status (see `gristmill.cli.run_command`)."""
     return run_command(parser(), arguments, "begins again, as nothing was written", (UserError, ValueError))
 
 

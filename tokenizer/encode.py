@@ -232,7 +232,7 @@ class Encoder:
         return encoded.content.data[ends[0] : ends[-1]], ends - ends[0] if ends[0] else ends
 
     def _encode_bytes(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
-        """`parallel` is ignored, because memory bandwidth is the limit."""
+        """Encode each byte as a token. `parallel` is ignored, because memory bandwidth is the limit."""
         assert self.definition.first_byte is not None
         offsets, data = _text_buffers(texts)
         ids: Ids = np.add(data[offsets[0] : offsets[-1]], self.definition.first_byte, dtype=np.int64).astype(self.dtype)

@@ -47,7 +47,7 @@ class Vocabulary:
 
 
 def measure(encoder: Encoder, texts: pa.LargeStringArray) -> Measurement:
-    """Encode and decode documents and return the measurements."""
+    """Return the measurements of a tokenizer on `texts`, which are encoded and then decoded."""
     tokens, offsets = encoder.encode(texts)
     words = size = failures = 0
     for row, text in enumerate(texts.to_pylist()):

@@ -27,7 +27,7 @@ def check_positions(texts: pa.LargeStringArray, positions: Offsets, position_off
 
 
 def _characters(text: str, positions: Offsets) -> Offsets:
-    """Return the index of the character that contains each byte position."""
+    """Return, for each byte position, the index of the character that contains it."""
     data = np.frombuffer(text.encode(), np.uint8)
     if len(data) == len(text):
         return positions

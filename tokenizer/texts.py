@@ -14,7 +14,7 @@ JSON_LINES = (".jsonl", ".ndjson")
 
 
 def read_texts(path: str, field: str = "text") -> Iterator[str]:
-    """Yield the texts of a file without their records; see `read_records`."""
+    """Yield the texts that `read_records` reads from a file, without the records."""
     return (text for text, _ in read_records(path, field))
 
 

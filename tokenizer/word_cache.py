@@ -106,7 +106,9 @@ class WordCache:
         return index
 
     def assemble(self, pieces: Pieces) -> tuple[Ids, Offsets]:
-        """Return the concatenated ids of all pieces, and their offsets by piece, int64 [k + 1]."""
+        """Return the concatenated ids of all pieces, and the offsets that delimit each piece's ids, int64 [k
+        + 1].
+        """
         counts = np.diff(self.offsets)[pieces.words]
         ends: Offsets = np.concatenate([[0], np.cumsum(counts)])
         return self.ids[np.repeat(self.offsets[pieces.words] - ends[:-1], counts) + np.arange(ends[-1])], ends

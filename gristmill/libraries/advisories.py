@@ -69,8 +69,8 @@ def refuse_known(*distributions: str) -> None:
 
 
 def describe(distribution: str, found: str, affected: list[Advisory]) -> str:
-    """Return one line that names the advisory with the highest fixed version and says which version to
-    install.
+    """Return a one-line error message that tells the user which version to install, and names the advisory
+    that requires this version.
     """
     newest = max(affected, key=lambda entry: _numbers(entry.fixed))
     others = f" and {len(affected) - 1} more" if len(affected) > 1 else ""

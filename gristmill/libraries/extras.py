@@ -50,8 +50,8 @@ def install_extra(extra: str) -> str:
 
 
 def import_failures(modules: Iterable[str]) -> dict[str, str]:
-    """Import modules in a separate process, because a broken one may crash the interpreter. Returns the
-    reason for each module that fails. The modules after one that ended the process are not tried.
+    """Import modules in a separate process, because a broken one may crash the interpreter. Return the
+    modules that fail, each with the reason. If a module ends the process, those after it are not tried.
     """
     names = list(modules)
     environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}

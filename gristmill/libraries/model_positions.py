@@ -22,8 +22,8 @@ _AFTER_PADDING = frozenset(
 
 
 def most_tokens(config: Any) -> int | None:
-    """Return the longest input of a model in tokens, or None if `config` does not limit it. The input includes
-    special tokens.
+    """Return the maximum input length of a model in tokens, including special tokens, or None if `config`
+    does not limit it.
     """
     positions = int(getattr(config, "max_position_embeddings", None) or 0)
     if positions <= 0:

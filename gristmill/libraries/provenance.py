@@ -20,9 +20,9 @@ SCRIPT = "__main__"
 
 
 def provenance(thing: object) -> dict[str, str]:
-    """Return the code identity of a function, or of the class of an object: the version of each distribution
-    that contains the code, by name, and under `source` a digest of its whole top-level package or module.
-    Empty for code of this project. Raises UserError if the source is not in a file.
+    """Identify the code of a function, or of the class of an object. The result maps each distribution that
+    contains the code to its version, and `source` to a digest of the whole top-level package or module; it is
+    empty for code of this project. Raises UserError if the source is not in a file.
     """
     owner = _owner(thing)
     return dict(_provenance(owner.__module__, owner.__qualname__))
@@ -48,8 +48,8 @@ def check_code(step: str, thing: object, code: Mapping[str, str]) -> None:
 
 
 def show_code(code: Mapping[str, str]) -> str:
-    """Format the result of `provenance` for a message: `shouting 1.0, source 0123456789ab`, or `its own` if
-    it is empty.
+    """Format the result of `provenance` for a message, as in `shouting 1.0, source 0123456789ab`. An empty
+    result becomes `its own`.
     """
     versions = [f"{name} {version}" for name, version in code.items() if name != "source"]
     return ", ".join([*versions, f"source {code['source'][:12]}"]) if code else "its own"

@@ -17,8 +17,8 @@ _GROUP = 16  # characters of the name of a group
 
 
 def stacked_bars(label: str, names: Sequence[str], series: Sequence[tuple[str, str, Sequence[int]]]) -> Markup:
-    """Draw a horizontal stacked bar, with its total, for each of `names`. Each entry of `series` is (name,
-    colour, one length per bar). `names` and `series` must not be empty.
+    """Draw a horizontal stacked bar for each of `names`, followed by its total. Each entry of `series` is
+    (name, colour, values), with one value per bar. `names` and `series` must not be empty.
     """
     totals = [sum(parts) for parts in zip(*(values for _, _, values in series), strict=True)]
     labels = [shortened(name, _LABEL) for name in names]
@@ -51,8 +51,8 @@ class Panel:
     logarithmic: bool = False
 
     def scale(self) -> tuple[Callable[[float], float], list[float]]:
-        """Return a function that maps a value to its position on the axis, from 0 to 1, and the ticks of the
-        axis.
+        """Return (place, ticks) for the axis. `place` is a function that maps a value to its position on the
+        axis, from 0 to 1.
         """
         given = [value for row in self.values for value in row if value is not None]
         if not self.logarithmic:
@@ -68,7 +68,9 @@ class Panel:
 
 
 def bar_panels(label: str, groups: Sequence[str], names: Sequence[str], panels: Sequence[Panel]) -> Markup:
-    """Draw a panel for each measure and a legend of the series. `names` are the names of the series."""
+    """Draw `panels` and a legend of the series. `groups` are the names of the groups, at least one, and
+    `names` those of the series.
+    """
     left = max(text_width(shortened(group, _GROUP)) for group in groups) + 10
     tall = _HEAD + len(groups) * (_THIN * len(names) + _GROUP_GAP) + _FOOT
     places = [((_PANEL + _GAP) * (i % _COLUMNS) + left, tall * (i // _COLUMNS)) for i in range(len(panels) + 1)]

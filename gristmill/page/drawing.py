@@ -44,9 +44,9 @@ class Drawing:
         self._marks: list[str] = []
 
     def add(self, tag: str, words: str = "", *, title: str | None = None, **attributes: Any) -> None:
-        """Draw an SVG element with the text `words` and the tooltip `title`. Numbers are pixels, rounded to
-        tenths; give other values as text. In attribute names, `_` becomes `-` and a trailing `_` is dropped.
-        Attributes that are None are omitted.
+        """Draw an SVG element with the text `words` and the tooltip `title`. Numeric attributes are in pixels
+        and rounded to tenths; pass other values as text. In attribute names, `_` becomes `-` and a trailing
+        `_` is dropped. Attributes that are None are omitted.
         """
         written = "".join(
             f' {name.rstrip("_").replace("_", "-")}="{_escaped(value if isinstance(value, str) else f"{round(value, 1):g}")}"'
@@ -75,8 +75,8 @@ class Drawing:
             self.add("rect", title=title, x=x, y=y, width=width, height=height, fill=colour)
 
     def legend(self, x: float, y: float, names: Sequence[tuple[str, str]], rows: bool = False) -> None:
-        """Draw a legend of (name, colour) pairs, with the baseline of the first at `y`. With `rows`, the
-        pairs are one below the other.
+        """Draw a legend of (name, colour) pairs, which starts at `x` with the baseline of its first row at
+        `y`. With `rows`, each pair has its own row; otherwise, all share one.
         """
         for name, colour in names:
             self.bar(x, y - 9, 10, 10, colour)
@@ -84,8 +84,8 @@ class Drawing:
             x, y = (x, y + LEGEND_ROW) if rows else (x + text_width(name) + 32, y)
 
     def open_plot(self, x: float, y: float, width: float, height: float) -> None:
-        """Clip what is drawn until `close_plot` to a rectangle, and move the origin to its top-left corner
-        (x, y).
+        """Until `close_plot`, clip everything drawn to a rectangle and measure positions from its top-left
+        corner, (x, y).
         """
         self._marks.append(f'<svg x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" overflow="hidden">')
 
@@ -101,7 +101,7 @@ class Drawing:
 
 
 def standalone(svg: str) -> str:
-    """Return a drawing as the text of an SVG file, in the light colours of the page and without a background."""
+    """Return a finished drawing as the text of an SVG file, with the colours of light mode and no background."""
     style = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
     light = dict(re.findall(r"(--[\w-]+): (#[0-9a-f]+)", style.partition("@media")[0]))
     head = '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" '

@@ -26,8 +26,8 @@ def compact(value: float) -> str:
 
 
 def in_words(value: float | None) -> str:
-    """Format a count for prose: `999,999`, and from a million on with three significant digits, `7.12
-    million`.
+    """Format a count for prose: below a million in full (`999,999`), otherwise to three significant digits
+    (`7.12 million`).
     """
     if value is None:
         return NONE
@@ -48,8 +48,8 @@ def short_size(value: float) -> str:
 
 
 def percent(part: float | None, whole: float | None = None, places: int | None = None) -> str:
-    """Format `part / whole`, or the share `part` if `whole` is None, as `12.3 %`. By default, the number of
-    decimal places depends on the share.
+    """Format a share as a percentage: `12.3 %`. The share is `part / whole`, or `part` itself if `whole` is
+    None. By default, the number of decimal places depends on the share.
     """
     if part is None or whole == 0:
         return NONE

@@ -104,9 +104,9 @@ def line_chart(
     """Lay out a chart of `series`. Returns None if no series has a finite point. `shown` formats the labels
     of the value axis. The x axis starts at 0.
 
-    With `zero`, the value axis includes 0. It is logarithmic instead if all values are positive and the
-    highest exceeds 30 times the median. Without `zero`, the axis may omit high values that occur only in the
-    first steps.
+    With `zero`, the value axis includes 0, unless all values are positive and the highest exceeds 30 times
+    the median: then the axis is logarithmic. Without `zero`, high values that occur only at the beginning of
+    a line may be cut off.
     """
     series = [_finite(s) for s in series]
     series = [s for s in series if s.points]
@@ -160,7 +160,9 @@ def _described(series: Series) -> str:
 
 
 def _range(series: Sequence[Series], zero: bool, logarithmic: bool) -> tuple[float, float, bool]:
-    """Return the value axis as (low, high, cut). `cut` is True if the beginning of a line exceeds `high`."""
+    """Return (low, high, cut): the ends of the value axis, and whether the beginning of a line exceeds
+    `high`.
+    """
     edges = [y for s in series for _, *both in s.band for y in both]
     every = [y for s in series for _, y in s.points] + edges
     ends: dict[int, float] = {}
@@ -181,8 +183,8 @@ def _range(series: Sequence[Series], zero: bool, logarithmic: bool) -> tuple[flo
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return `points` or, if there are many, a selection that shows the peaks: the lowest and highest point
-    of each of 240 equal parts, and both ends.
+    """Return `points` or, if there are more than 480, a selection that keeps the peaks: the first and last
+    point, and the lowest and highest of each of 240 equal parts.
     """
     if len(points) <= 2 * _BUCKETS:
         return list(points)

@@ -15,8 +15,8 @@ def scatter(
     axes: tuple[str, str],
     shown: Callable[[float], str],
 ) -> Markup:
-    """Draw `points`, at least one, given as (name, x, y). Both axes have the same range, and `axes` are their
-    titles.
+    """Draw a scatter chart of `points`, each given as (name, x, y). Both axes have the same range; `axes` are
+    their titles, and `shown` formats their values. `points` must not be empty.
     """
     values = [value for _, x, y in points for value in (x, y)]
     low, high = min(values), max(values)

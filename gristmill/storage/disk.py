@@ -66,7 +66,7 @@ class LocalPath(PosixPath, Location):
 
     def glob(self, pattern: str) -> Generator[Self, None, None]:
         """Yield every path below this one that matches `pattern`, which consists of name patterns separated
-        by slashes. Unlike in pathlib, `**` means no more than `*`.
+        by slashes. Unlike in pathlib, `**` means the same as `*`.
         """
         first, _slash, rest = pattern.partition("/")
         if not set(first) & set("*?["):
@@ -113,14 +113,14 @@ class LocalPath(PosixPath, Location):
             return source.read()
 
     def read_text(self, encoding: str | None = None, errors: str | None = None) -> str:
-        """Read the text, as in pathlib, but without converting line endings. It is decoded as UTF-8 unless
-        `encoding` is given.
+        """Return the file's text, as in pathlib, but without converting line endings. The default encoding is
+        UTF-8.
         """
         return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """Create the directory, as in pathlib, but ignore `mode`. Its name survives a power failure if its
-        parent is readable.
+        """Create the directory, as in pathlib, but ignore `mode`. The new directory survives a power failure
+        if its parent is readable.
         """
         for left in reversed(range(_REMOVALS)):
             try:
@@ -145,8 +145,8 @@ class LocalPath(PosixPath, Location):
         host().open(str(self), "ab").close()
 
     def rename(self, target: os.PathLike[str] | str) -> Self:
-        """Rename the file or directory, as in pathlib. A file replaces an existing file, a directory an empty
-        directory.
+        """Rename the file or directory, as in pathlib. A file may replace an existing file, and a directory
+        an empty one.
         """
         host().rename(str(self), str(target))
         return type(self)(target)
@@ -266,7 +266,7 @@ class LocalPath(PosixPath, Location):
 
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
         """Overwrite the file in place if it exists and `accept` returns True for its bytes. Returns whether
-        it was written. The file is not truncated, so `content` must not be shorter. If another process
+        it was written. The file is not truncated, so `content` must be at least as long. If another process
         replaces the file during the call, the new file is unaffected.
         """
         try:

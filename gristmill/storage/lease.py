@@ -55,8 +55,8 @@ class Lease:
         return self.path.update(self._owns, self.state())
 
     def check(self) -> None:
-        """Raise ConflictError if another process has taken the lease, even if that process has finished
-        since.
+        """Raise ConflictError if the lease file names another holder or is missing, as it is after another
+        process has taken the lease and finished.
         """
         current = _read(self.path)
         if current is None or not self._owns(current):
@@ -92,8 +92,8 @@ def lock(
     """Hold the lease of a directory or prefix during the block, and renew it every `beat` seconds. Waits, and
     raises errors, as `acquire` does.
 
-    If the lease is lost, `lost` is called in another thread. By default, `say` gets a message and the block
-    continues.
+    If the lease is lost, the thread that renews it calls `lost` or, by default, `say` with a message. The
+    block is not interrupted.
     """
     lease = acquire(place, work, say, wait=wait, timeout=timeout)
 

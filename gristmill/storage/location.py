@@ -113,8 +113,9 @@ class Location(ABC):
 
     @abstractmethod
     def version(self) -> tuple[int, ...] | None:
-        """Return numbers that change whenever the file is replaced, or None if getting them costs as much as
-        reading the file. A missing local file raises FileNotFoundError.
+        """Return numbers that change whenever the file is replaced. A missing local file raises
+        FileNotFoundError. In an object store, where getting them would cost as much as reading the file, the
+        result is None.
         """
 
     @abstractmethod
@@ -125,7 +126,7 @@ class Location(ABC):
 
     @abstractmethod
     def missing_hint(self) -> str:
-        """Return a hint to append to the message that nothing was found here: settings that may be missing.
+        """Return a hint at settings that may be missing, to append to a message that nothing was found here.
         Empty if there is none.
         """
 
@@ -141,8 +142,8 @@ class Location(ABC):
 
     @abstractmethod
     def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
-        """Return, for each (record, start, end), the bytes [start, end) of this recorded file below the
-        directory, without verifying them.
+        """Return the bytes [start, end) of a recorded file below this directory, for each (record, start,
+        end). They are not verified.
 
         A range is cut at the end of its file. Raises FileNotFoundError if a file is missing and not in the
         cache.
@@ -156,11 +157,11 @@ class Location(ABC):
 
     @abstractmethod
     def verify(self, record: FileRecord) -> Path:
-        """Return a local file with the content of a recorded file below a directory, verified once per
-        process.
+        """Verify a recorded file below this directory, once per process, and return a local file with its
+        content.
 
-        For an object store, it is a copy in the cache, fetched if the cache has none. Raises CorruptFileError
-        if the file is missing or differs from its record.
+        For an object store, this is a copy in the cache, fetched if the cache has no intact one. Raises
+        CorruptFileError if the file is missing or differs from its record.
         """
 
     @abstractmethod
@@ -183,7 +184,7 @@ class Location(ABC):
     @abstractmethod
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
         """Overwrite the file if it exists and `accept` returns True for its current bytes. Returns whether it
-        was written. `content` must be as long as the file, because a local file is not truncated.
+        was written. `content` must be at least as long as the file, because a local file is not truncated.
 
         The write may be neither atomic nor durable.
         """
@@ -192,8 +193,8 @@ class Location(ABC):
     def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
         """Replace the file's bytes if they equal `expected`. Returns whether they were replaced.
 
-        In an object store, the file is replaced in any case, and with two writers the last one wins. The
-        result then says whether the file contains `content` when it is read back.
+        An object store ignores `expected` and always writes; of two writers, the last one wins. The result is
+        then whether the file contains `content` when it is read back.
         """
 
     @abstractmethod
@@ -213,8 +214,8 @@ class Location(ABC):
         """
 
     def set_aside(self) -> Self:
-        """Rename a directory to a temporary name, so that its whole content disappears at once. Returns the
-        path with that name. In an object store, nothing is renamed.
+        """Rename a directory to a temporary name, so that its whole content disappears at once, and return
+        the new path. In an object store, nothing is renamed.
         """
         aside = self.parent / f".{self.name}.{host().unique()}.tmp"
         self.rename_if_possible(aside)
@@ -233,8 +234,8 @@ class Location(ABC):
 
     @abstractmethod
     def remove_temporaries(self) -> None:
-        """Remove the temporary files of `write_atomic` below a directory. A writer that is still running
-        writes its file again.
+        """Remove the temporary files of `write_atomic` below a directory. A `write_atomic` that is still
+        running writes its file again. Does nothing in an object store.
         """
 
 
@@ -247,7 +248,9 @@ def missing_file(path: Location, directory: Location) -> CorruptFileError:
 
 
 def repair_advice(path: Location, directory: Location) -> str:
-    """Return advice for a damaged file below `directory`: remove the step that it belongs to and build again."""
+    """Return the advice to remove the step that contains the damaged file `path`, and to build again. The
+    step is the nearest directory with a manifest, or else `directory`.
+    """
     step = path.parent
     while str(step) != str(directory) and step != step.parent and not (step / "manifest.json").exists():
         step = step.parent

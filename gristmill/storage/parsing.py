@@ -17,9 +17,9 @@ def parse_location(name: str, remote: Remote | None = None, field: str = "corpus
     `remote` says which URLs may be opened. Without it, the defaults apply, and GRISTMILL_ALLOW_PRIVATE=1 in
     the environment allows addresses that are not public.
 
-    Raises ConfigError, which names `field`, if a path cannot be expanded, or if a URL is malformed, has a
-    scheme that may not be opened, or contains a user name or password. HTTP URLs with a query are refused,
-    too.
+    Raises ConfigError, which names `field`, for a path that cannot be expanded, and for a URL that is
+    malformed, has a scheme that may not be opened, or contains a user name, a password or, over HTTP, a query
+    or fragment.
     """
     if not is_url(name):
         return LocalPath(expand_location(name, field))

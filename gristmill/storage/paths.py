@@ -54,8 +54,8 @@ def is_url(place: str) -> bool:
 
 
 def local_path(name: str) -> LocalPath:
-    """Return the expanded path of a local file or directory. Raises PathError as `expand_home` does, and
-    NotLocalError for a URL.
+    """Return a local path, expanded by `expand_home`. Raises NotLocalError for a URL, and PathError for a
+    path that cannot be expanded.
     """
     found = _URL.match(name)
     if found is None:

@@ -85,8 +85,8 @@ class Facts(NamedTuple):
 
 
 def check_url(field: str, place: str) -> None:
-    """Raise ValueError for a URL that is malformed, has the scheme `file`, or contains a user name or
-    password. Paths are accepted.
+    """Raise ValueError, naming `field`, for a URL that is malformed, has the scheme `file`, or contains a
+    user name or password. Paths are accepted, and so is the revision in `hf://NAME@REVISION`.
     """
     if not is_url(place):
         return
@@ -111,8 +111,8 @@ def check_url(field: str, place: str) -> None:
 
 
 def holds_credentials(text: str) -> bool:
-    """Return whether a text contains a URL with a user name, or a URL parameter with a name like signature,
-    token or key.
+    """Return whether a text contains a URL with a user name, or a URL parameter whose name suggests a
+    credential, such as `signature`, `token` or `key`.
     """
     return bool(_CREDENTIALS.search(text))
 
@@ -140,8 +140,8 @@ def file_name(url: str) -> str:
 
 
 def list_urls(url: str, remote: Remote) -> dict[str, Facts]:
-    """Return the facts of every file below a URL, keyed by the file's path relative to the URL. The path is
-    empty if the URL is itself a file, as an HTTP URL always is.
+    """Return the size and version of every file below a URL, keyed by the file's path relative to the URL.
+    The path is empty if the URL is itself a file, as an HTTP URL always is.
     """
     if url.lower().startswith("http"):
         return {"": _ask(url, remote, lambda store, path: _facts(url, store.info(path)))}
@@ -158,9 +158,7 @@ def list_urls(url: str, remote: Remote) -> dict[str, Facts]:
 
 
 def stat_url(url: str, remote: Remote) -> Facts | None:
-    """Return the size and version of a remote file. None if no file has this URL, even if files exist below
-    it.
-    """
+    """Return the size and version of a remote file, or None if no file has exactly this URL."""
 
     def facts(store: Any, path: str) -> Facts | None:
         info = store.info(path)
@@ -199,8 +197,8 @@ class RemoteFile(io.RawIOBase):
         return self._file.size is not None  # without range requests, fsspec opens a stream of unknown size
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Set the position of the next read and return it. Raises UserError if the position changes and the
-        store does not answer range requests.
+        """Set the position of the next read and return it. Raises UserError if this would move the position
+        and the store does not answer range requests.
         """
         if not self.seekable() and (offset, whence) not in ((self.tell(), io.SEEK_SET), (0, io.SEEK_CUR)):
             raise UserError(
@@ -214,8 +212,8 @@ class RemoteFile(io.RawIOBase):
         return int(self._file.tell())
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` and return the number of bytes read. Only at the end of the file is it less than the
-        size of the buffer.
+        """Fill `buffer` and return the number of bytes read, which is less than the size of the buffer only
+        at the end of the file.
         """
         size: int | None = self._file.size
         left = len(buffer) if size is None else min(len(buffer), max(0, size - self.tell()))
@@ -238,8 +236,8 @@ class RemoteFile(io.RawIOBase):
 
 
 def _ask(url: str, remote: Remote, call: Callable[[Any, str], Result], **options: Any) -> Result:
-    """Return the result of `call(store, path)`, with retries, timeouts and errors as in
-    `gristmill.storage.timeouts.ask`.
+    """Run `call(store, path)` for the store and path of `url` through `gristmill.storage.timeouts.ask`, and
+    return its result.
     """
 
     def asked() -> Result:
@@ -255,8 +253,8 @@ def _ask(url: str, remote: Remote, call: Callable[[Any, str], Result], **options
 
 
 def endpoint_hint(url: str, remote: Remote) -> str:
-    """Return a hint for error messages about S3 URLs if neither `remote` nor the environment gives an
-    endpoint, else an empty string.
+    """Return a hint to append to an error message if `url` is an S3 URL and neither `remote` nor the
+    environment gives an endpoint, else an empty string.
     """
     if not url.lower().startswith("s3:") or remote.endpoint:
         return ""
@@ -357,9 +355,9 @@ _public: set[tuple[str, int]] = set()  # services whose addresses were public at
 
 
 def is_public(address: str) -> bool:
-    """Return whether an IP address belongs to the public internet. An IPv4-mapped, IPv4-compatible, 6to4 or
-    NAT64 address is judged by the IPv4 address in it, but the prefix for local NAT64 (RFC 8215) is never
-    public.
+    """Return whether an IP address belongs to the public internet. An IPv6 address that embeds an IPv4
+    address (IPv4-mapped, IPv4-compatible, 6to4 or NAT64) is judged by the latter, but the prefix for local
+    NAT64 (RFC 8215) is never public.
     """
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):
@@ -393,10 +391,11 @@ def read_url(url: str, remote: Remote) -> bytes:
 
 
 def read_url_ranges(ranges: Sequence[tuple[str, int, int]], remote: Remote) -> list[bytes]:
-    """Return the bytes [start, end) of each (URL, start, end), with concurrent requests. All files must be in
-    the same store.
+    """Return the bytes [start, end) of the file for each (URL, start, end), requesting up to 64 of them at
+    once. All files must be in the same store.
 
-    Raises FileNotFoundError if a file is missing. The caller must check that the results are complete.
+    Raises FileNotFoundError if a file is missing. Results may be shorter than requested; the caller must
+    check their lengths.
     """
     pieces: list[bytes] = []
     for first in range(0, len(ranges), _AT_ONCE):
@@ -469,7 +468,7 @@ def create_url(url: str, remote: Remote, content: bytes) -> bool:
 
 
 def remove_url(url: str, remote: Remote) -> None:
-    """Remove a remote file, or everything below a prefix. It is not an error if nothing exists."""
+    """Remove a remote file, or everything below a prefix, if it exists."""
 
     def remove(store: Any, path: str) -> None:
         if store.exists(path):

@@ -15,9 +15,9 @@ _TRANSIENT = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 
 
 def retry(place: Any, call: Callable[[], Result]) -> Result:
-    """Call a function and return its result. After a transient error, the function is called again, up to
-    three times in all, with growing pauses. It must start from scratch each time. `place` is the file name
-    that is attached to errors without one.
+    """Call a function and return its result. After a transient I/O error, call it again, up to three times in
+    all, with growing pauses. Each call must start from scratch. An error that names no file is given the file
+    name `place`.
 
     After a failed fsync, the kernel may regard unwritten pages as clean. A function that writes must
     therefore use a new file in each call.

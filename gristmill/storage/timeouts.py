@@ -38,9 +38,9 @@ def ask(
     up to `tries` attempts in all (at most 3); a timeout is not retried.
 
     Raises RemoteError if the store fails in every attempt, or if an attempt takes longer than `seconds`
-    (default: two minutes) plus a second for each 64 KiB. Raises UserError if access is denied or the file is
-    missing; with `missing`, a missing file raises FileNotFoundError instead. An OSError of a full local disk
-    is raised unchanged.
+    (default: two minutes) plus a second for each 64 KiB of `size`. Raises UserError if access is denied or
+    the file is missing; with `missing`, a missing file raises FileNotFoundError instead. An OSError because
+    the local disk is full is raised unchanged.
 
     The messages of RemoteError and UserError contain no text from the library's error. With `secret`, that
     error is not kept as the cause of a RemoteError either.

@@ -61,8 +61,8 @@ _READY: dict[
 
 
 def annotate_documents(task: AnnotateTask) -> tuple[dict[str, Receipt], dict[str, float]]:
-    """Run the stages of a task over one part and commit the columns of each stage, unless they are already
-    committed. Returns (receipts, seconds), both by step directory.
+    """Run the stages of a task over its part, skipping those whose columns are already committed, and commit
+    the columns of each. Returns (receipts, seconds), both keyed by step directory.
     """
     part, receipts, seconds = task.part, {}, {}
     available = {annotation.step: annotation for annotation in part.annotations}
@@ -85,8 +85,8 @@ def annotate_documents(task: AnnotateTask) -> tuple[dict[str, Receipt], dict[str
 
 
 def annotate_rows(probe: Probe) -> None:
-    """Run one stage of a task over some documents of its part and discard the output. The stages before it
-    must have committed their columns.
+    """Run the stage of a probe over the probe's rows, and discard the output. The task's earlier stages must
+    have committed their columns.
     """
     part, work = probe.task.part, probe.task.works[probe.stage]
     available = {annotation.step: annotation for annotation in part.annotations}
@@ -102,9 +102,9 @@ def annotate_rows(probe: Probe) -> None:
 
 
 def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -> tuple[PartStage, pa.Table, Any]:
-    """Return the stage after its setup, the documents that it receives from a part, and their row indices
-    (None if it receives all). With `high`, only the rows [low, high) are considered, and indices count from
-    `low`.
+    """Return the stage, set up in this process, the documents of the part that it receives, and their row
+    indices (None if it receives all). With `high`, only the rows [low, high) are considered, and indices
+    count from `low`.
     """
     stage = _READY.get(work.key)
     if stage is None:

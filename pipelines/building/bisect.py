@@ -24,8 +24,8 @@ class Probe:
 
 
 def first_failing(count: int, fails: Callable[[int, int], bool]) -> int | None:
-    """Find by bisection a row that fails on its own, and return its index. `fails(low, high)` says whether
-    the rows [low, high), out of `count` rows, fail as a group.
+    """Find by bisection, among `count` rows, one that fails on its own, and return its index. `fails(low,
+    high)` returns whether the rows [low, high) fail as a group.
 
     Returns None if no such row is found, for example because rows fail only together.
     """
@@ -46,7 +46,7 @@ def find_poison(
     breaks it. `names` are the names of the task's stages, `stage` is the index of the one that broke, and
     `run` is a module-level function that runs a probe.
 
-    A document is blamed only if it breaks the stage on its own three times and the stage survives without any
+    A document is blamed only if the stage breaks on it alone three times, and does not break when given no
     documents.
     """
     part = task.part

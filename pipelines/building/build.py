@@ -73,14 +73,16 @@ def plan_and_build(
 
 
 def _keep_units(before: Plan, after: Plan, source: str) -> None:
-    """Keep what a read step has finished when the build is planned again without a poison document."""
+    """Rename the directory of a source's read step to its name in the new plan, so that finished work is
+    kept.
+    """
     root, (old, new) = before.config.place, (plan.step(f"read.{source}").directory for plan in (before, after))
     (root / old).rename_if_possible(root / new)
 
 
 def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None], variant: str | None = None) -> CorpusManifest:
-    """Run every step of the plan that is not published. Then publish the corpus, as `variant` if given, and
-    return its manifest.
+    """Run the steps of the plan that are not yet published. Then publish the corpus, as the variant `variant`
+    if given, and return its manifest.
     """
     root = plan.config.place
     ensure_owner(root, plan.config.name, write=True)
@@ -157,8 +159,8 @@ def _find_published(state: Build) -> None:
 
 
 def _is_stale(step: Step, manifest: StepManifest | None, state: Build) -> bool:
-    """Return whether a step must be removed after documents were forgotten: it was published but may hold a
-    forgotten document, or one of its inputs is not published.
+    """Return whether a step must be removed because documents were forgotten: it was published but may hold
+    one of them, or one of its inputs is no longer published.
     """
     if manifest is None:
         return (state.root / step.directory / "manifest.json").exists()
@@ -306,9 +308,9 @@ def _work(step: Step, source: str, state: Build) -> StageWork:
 def publish_annotations(
     step: Step, parts: Sequence[Part], receipts: Sequence[Receipt], facts: dict[str, Any], state: Build
 ) -> None:
-    """Check the accounting of a step that wrote one annotation file per part, and publish it. `receipts` are
-    in the order of `parts`. `facts` become the facts of the manifest, except for the entry `files`: it is
-    removed from `facts` and becomes the `files` of the manifest.
+    """Check the accounting of a step that wrote one annotation file per part, and publish the step.
+    `receipts` are in the order of `parts`. The entry `files` is removed from `facts` and becomes the
+    manifest's `files`; the remaining entries become its `facts`.
     """
     records, counts = [], {}
     for part, receipt in zip(parts, receipts, strict=True):

@@ -21,9 +21,9 @@ _SHOWN = 0.02  # share of the total from which a purpose is printed
 def close_and_record(
     cluster: AnyCluster, root: Location, began: float, say: Callable[[str], None], before: float = 0.0
 ) -> None:
-    """Close the cluster, print the budget of the build, and write it to `run.json` of the output if a step
-    was built. `began` is the value of `time.monotonic()` when the build began, and `before` the processor
-    seconds that were spent before it.
+    """Close the cluster, print the budget of the build and, if a step was built, write it to `run.json` in
+    the output directory `root`. `began` is the value of `time.monotonic()` when the build began, and `before`
+    the processor seconds that were spent before it.
     """
     # Measured before Ray ends, because what its processes used cannot be found out afterwards.
     seconds, own, workers = processor_seconds() - before, take_account(), cluster.workers
@@ -65,8 +65,8 @@ def summarise_budget(usage: Usage, seconds: float) -> dict[str, Any]:
 
 
 def describe_budget(budget: Mapping[str, Any]) -> str:
-    """Describe a budget from `summarise_budget` in one line. Purposes that took less than a fiftieth of the
-    total are summed up.
+    """Describe a budget from `summarise_budget` in one line. Purposes that took less than 2% of the total are
+    added up as `other`.
     """
     total, purposes = budget["processor_seconds"], budget["by_purpose"]
     shown = {purpose: seconds for purpose, seconds in purposes.items() if seconds >= _SHOWN * total}

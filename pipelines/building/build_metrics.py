@@ -35,14 +35,16 @@ class BuildMetrics:
         self._exporter.record("steps_published", published)
 
     def task(self, step: str, source: str, counts: Counts, text_bytes: int, seconds: float) -> None:
-        """Record what a task has done for a step: its seconds, the size of its text, and its documents by
-        outcome.
+        """Record a task's work on one step and source: the seconds it took, the documents by outcome, and the
+        size of their text.
         """
         self._exporter.record("task_seconds", seconds, step=step)
         self._count(step, source, counts, text_bytes)
 
     def corpus_step(self, step: str, manifest: StepManifest, parts: Sequence[Part]) -> None:
-        """Record the documents of a published corpus step by source and outcome, and the size of their text."""
+        """Record, for each source, the documents of a published corpus step by outcome and the size of their
+        text.
+        """
         for source, counts in manifest.counts.items():
             self._count(step, source, counts, sum(part.text_bytes for part in parts if part.source == source))
 

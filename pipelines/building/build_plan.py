@@ -49,13 +49,14 @@ class BuildPlan:
 
     @property
     def files(self) -> dict[str, tuple[int, int]]:
-        """The number of files of each source and their total size in bytes, by the name of the source."""
+        """(number of files, their total size in bytes) of each source, by the name of the source."""
         return {name: (len(each.files), each.bytes) for name, each in self.plan.inventories.items()}
 
 
 def plan_build(config: CorpusConfig, rates: Sequence[LocalPath] = ()) -> BuildPlan:
     """Plan the build of a corpus: list its files, find out which steps are finished, and sample the first
-    records of each source that is not read yet. `rates` are further outputs whose builds inform the forecast.
+    records of each source that has not been read yet. The forecast also uses the rates of the builds in the
+    outputs `rates`.
 
     Raises UserError or a subclass, as a build does.
     """

@@ -58,12 +58,11 @@ def is_build_name(text: str) -> bool:
 
 
 def find_earlier(corpus: Location, name: str) -> Location:
-    """Return the manifest file of an earlier build of a corpus. `corpus` is the directory or a manifest of
-    the corpus. For the manifest of an earlier build, only builds before that build are considered.
+    """Return the manifest file of an earlier build of a corpus. `corpus` is the directory of the corpus or
+    one of its manifests; if that is the manifest of an earlier build, only builds before it are considered.
 
-    `name` is `previous` or the first digits of a fingerprint. `previous` selects the last build whose
-    fingerprint differs from that of the corpus. Raises UserError if no build, or more than one, matches
-    `name`.
+    `name` is `previous`, for the last earlier build, or the first digits of a fingerprint. Builds with the
+    same fingerprint as `corpus` are skipped. Raises UserError unless exactly one build matches.
     """
     directory = corpus.parent if corpus.suffix == ".json" else corpus
     own = load_corpus(corpus).fingerprint
@@ -89,7 +88,8 @@ def find_earlier(corpus: Location, name: str) -> Location:
 
 
 def keep_replaced(root: Location, manifest: CorpusManifest, check: Check) -> Location | None:
-    """Keep a copy of the published manifest that `manifest` is about to replace, and return its file.
+    """Keep a copy of the published manifest that `manifest` is about to replace, and return the location of
+    the copy.
 
     Return None, and keep nothing, if no intact manifest is published, if both manifests have the same steps,
     or if a step of the published one is gone.

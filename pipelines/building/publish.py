@@ -68,8 +68,8 @@ def corpus_fingerprint(steps: Sequence[Mapping[str, str]], gone: Mapping[str, Se
 
 
 def without_places(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration without `root`, `output` and `remote`, so that the manifest does not depend on
-    where the corpus is built.
+    """Return a copy of a configuration without `root`, `output` and `remote`, also in its sources, so that
+    the manifest does not depend on where the corpus is built.
     """
     places = ("root", "output", "remote")
     sources = [{name: value for name, value in source.items() if name not in places} for source in config["sources"]]
@@ -77,8 +77,8 @@ def without_places(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, float]]:
-    """Return suggested weights of the domains by strategy, computed from the training tokens of the first
-    shard set.
+    """Return the domain weights that each mixing strategy suggests, by the name of the strategy. They are
+    computed from the number of training tokens of each domain in the first shard set.
     """
     if not sets:
         return {}
@@ -93,8 +93,9 @@ def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, floa
 
 
 def publish_corpus(state: Build) -> CorpusManifest:
-    """Write the corpus's `manifest.json`, and its report if anything changed, and return the manifest. For a
-    variant, only the variant's manifest is written.
+    """Write the corpus's `manifest.json` and return the manifest. If its steps have changed, keep a copy of
+    the manifest that it replaces; if the manifest has changed, write the report. For a variant, write only
+    the variant's manifest.
 
     Raises ConflictError if documents were forgotten, or a step was removed, since the build began.
     """

@@ -55,8 +55,8 @@ class _ReadTask:
 
 
 def read_files(task: _ReadTask) -> tuple[Receipt, float]:
-    """Read one group of files and commit it as one unit, unless that is already done. Returns (receipt,
-    seconds).
+    """Read one group of files and commit the results as one unit, unless that is already done. Return
+    (receipt, seconds).
     """
     started = time.perf_counter()
     receipt = task.out.receipt(task.unit) or _read_unit(task)
@@ -133,8 +133,8 @@ def run_reads(state: Build) -> None:
     """Run and publish every unpublished read step, then check that no two files of the corpus have the same
     key (the hash of the file's source and path).
 
-    Raises SourceError if two files have the same key, or if a source has no record and does not set
-    `allow_empty`. Raises ChangedSourceError if a file was changed after the build was planned.
+    Raises SourceError if two files have the same key, or if a source has no records and does not set
+    `allow_empty`. Raises ChangedSourceError if a file has changed since the build was planned.
     """
     sources = [source for source in state.plan.config.sources if f"read.{source.name}" not in state.published]
     tasks: list[_ReadTask] = []

@@ -11,9 +11,8 @@ from pipelines.planning.corpus import CorpusConfig
 
 
 def rehearsal(config: CorpusConfig, share: float) -> CorpusConfig:
-    """Return a copy of `config` that reads only a share of the records that `config` reads, into
-    `OUTPUT-sample-SHARE`. Documents that OUTPUT has forgotten are also recorded as forgotten in that
-    directory.
+    """Return a copy of `config` that reads only the given share of the records and writes to
+    `OUTPUT-sample-SHARE`. Documents that OUTPUT has forgotten are recorded as forgotten there, too.
 
     Raises UserError unless the share is above 0 and below 1.
     """

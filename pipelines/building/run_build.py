@@ -44,14 +44,14 @@ def run_build(
     """Build a corpus, show the progress, and return its manifest.
 
     The build runs on the Ray cluster at `address` (default: RAY_ADDRESS in the environment) or, if neither is
-    given, on a local Ray with `workers` workers (default: the number of cores). Without `address`,
-    `in_process` makes all tasks run in this process. So do the tasks of a small build (`_is_small`) if no
-    cluster is given.
+    given, on a local Ray with `workers` workers (default: the number of cores). With `in_process` and no
+    `address`, all tasks run in this process instead. Small builds (`_is_small`) also do if no cluster is
+    given.
 
     `memory` is the number of bytes that a task may use. With `quarantine`, documents that break a step are
-    set aside instead of ending the build. With `variant`, the corpus is published as a variant of this name,
-    and the corpus already published in the output stays. `before` is the processor time in seconds that this
-    process spent on other things.
+    set aside instead of ending the build. With `variant`, the corpus is published as the variant of this
+    name, and the manifest already published in the output is not replaced. `before` is the processor time in
+    seconds that this process had spent on other things before the build.
     """
     workers = workers if workers is not None else os.cpu_count() or 1
     if workers < 1:
@@ -79,9 +79,9 @@ def run_build(
 
 
 def _is_small(config: CorpusConfig, inventories: Mapping[str, Inventory], say: Callable[[str], None]) -> bool:
-    """Return whether the build should run in this process, and tell the user if so. It should if starting Ray
-    would take longer and no document can kill the process (only on Ray does a build survive that). In an
-    object store, it should not.
+    """Return whether the build should run in this process rather than on Ray, and if so, tell the user. It
+    should if starting Ray would take longer than the build, no document can kill the process (only on Ray
+    does a build survive that), and the output is not in an object store.
     """
     output = config.place
     if output.local is None:

@@ -22,8 +22,8 @@ class SameCodeCluster:
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
     ) -> Iterator[tuple[int, Result]]:
-        """Run tasks as the wrapped cluster does. Raises UserError if a worker has different code for the
-        stage.
+        """Run tasks on the wrapped cluster. Raises UserError if a worker's code for the stage differs from
+        `code`.
         """
         checked = partial(_run_checked, function, self.step, self.stage, self.code)
         return self.cluster.map(update_wrapper(checked, function, ("__name__",), ()), items, label)

@@ -41,7 +41,7 @@ class Build:
     """
 
     def output(self, step: Step, inputs: Mapping[str, Location] | None = None) -> StepOutput:
-        """Return the output of a step, through which its tasks write their files. `inputs` is as in
+        """Return the output through which the tasks of a step write their files. `inputs` is as in
         `StepOutput`.
         """
         return StepOutput(self.root, step.directory, inputs or {}, mark_of(self.gone))
@@ -92,10 +92,10 @@ class Build:
                 )
 
     def record_run(self, step: Step, seconds: float, text_bytes: int, elapsed: float, **more: int) -> None:
-        """Write `run.json` of a step. `seconds` is the time of the step summed over its tasks, and `elapsed`
-        the wall-clock time of all steps that ran together; for a corpus stage, both are its wall-clock time.
-        `text_bytes` is the size of the text (for a read step, of the decoded records). `more` are further
-        byte counts.
+        """Write a step's `run.json`: its times, sizes and peak memory, and where it ran. `seconds` is the
+        time of the step summed over its tasks, and `elapsed` the wall-clock time of all steps that ran
+        together; for a corpus stage, both are its wall-clock time. `text_bytes` is the size of the text or,
+        for a read step, of the decoded records. `more` are further byte counts.
         """
         run = {"seconds": round(seconds, 3), "wall_seconds": round(elapsed, 3), "text_bytes": text_bytes}
         run |= {"peak_bytes": self.cluster.peak_bytes, **more}

@@ -27,7 +27,7 @@ def check_split(held_out: float, seed: int) -> None:
 
 
 def open_sources(names: Sequence[str], label: str) -> list[tuple[Corpus, str]]:
-    """Return (corpus, source) for each of the named sources, without repetitions. A name is
+    """Open the named sources and return (corpus, source) for each of them, without repetitions. A name is
     `DIRECTORY:SOURCE` for one source or `DIRECTORY` for all sources of the corpus. Raises UserError, with
     `label` in its message, if a corpus lacks a named source.
     """
@@ -44,7 +44,7 @@ def open_sources(names: Sequence[str], label: str) -> list[tuple[Corpus, str]]:
 
 
 def source_facts(corpus: Corpus, source: str, count: int) -> dict[str, Any]:
-    """Return the entry that metrics.json has for a source under one class. `count` is the number of the
+    """Return the entry for a source that metrics.json lists under one class. `count` is the number of the
     source's kept documents or, if the classes come from labels or scores, of its documents in that class.
     """
     facts = corpus.manifest.sources[source]
@@ -63,8 +63,9 @@ def kept_orders(corpus: Corpus, source: str, seed: int) -> np.ndarray:
 
 
 def highest_hash(orders: Sequence[np.ndarray], count: int) -> int:
-    """Return the threshold for sampling `count` documents (at least 1) of some sources: the documents whose
-    hash is at most this value are the sample. `orders` has the hashes of each source's documents.
+    """Return the threshold for sampling `count` documents (at least 1) of some sources: the sample consists
+    of the documents whose hash is at most the threshold. `orders` contains one array of document hashes per
+    source.
     """
     every = np.sort(np.concatenate(orders))
     return int(every[min(count, len(every)) - 1]) if len(every) else 0

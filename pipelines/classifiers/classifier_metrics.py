@@ -10,7 +10,7 @@ BINS = 10
 
 
 def mean_ranks(values: np.ndarray) -> np.ndarray:
-    """Return the rank of each value, counting from 1, float64 [n]; equal values share the mean of their
+    """Return the rank of each value, float64 [n], counting from 1. Equal values share the mean of their
     ranks.
     """
     _, groups, counts = np.unique(values, return_inverse=True, return_counts=True)
@@ -19,10 +19,10 @@ def mean_ranks(values: np.ndarray) -> np.ndarray:
 
 
 def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
-    """Return the probability that a random positive has a higher score than a random negative; ties count
-    half. There must be documents of both classes.
+    """Return the probability that a random positive document scores higher than a random negative one; ties
+    count half. There must be documents of both classes.
 
-    It is Mann and Whitney's U divided by the number of pairs (Hanley and McNeil 1982).
+    It is the Mann-Whitney U statistic divided by the number of pairs (Hanley and McNeil 1982).
     """
     ranks = mean_ranks(scores)
     p = int(positive.sum())
@@ -31,10 +31,10 @@ def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
 
 
 def precision_recall(scores: np.ndarray, positive: np.ndarray) -> list[dict[str, float]]:
-    """Return up to 101 points of the precision-recall curve by ascending threshold: for each hundredth of
-    recall, the highest threshold that reaches it. At least one document must be positive.
+    """Return up to 101 points of the precision-recall curve, by ascending threshold: for each hundredth of
+    recall, the one with the highest threshold that reaches it. At least one document must be positive.
 
-    `kept` is the share of documents with a score of at least the threshold.
+    `kept` is the share of documents whose score is at least the threshold.
     """
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], np.cumsum(positive[order])
@@ -54,8 +54,8 @@ def precision_recall(scores: np.ndarray, positive: np.ndarray) -> list[dict[str,
 
 
 def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
-    """Return the average precision: the sum over thresholds of precision times the recall gained. At least
-    one document must be positive.
+    """Return the average precision: the sum over thresholds of the precision times the increase in recall. At
+    least one document must be positive.
     """
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], np.cumsum(positive[order])
@@ -65,7 +65,7 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
 
 
 def calibration(scores: np.ndarray, positive: np.ndarray) -> tuple[list[dict[str, Any]], float]:
-    """Return (one row per non-empty tenth of the range from 0 to 1, expected calibration error). The scores
+    """Return (one row per non-empty tenth of the range from 0 to 1, expected calibration error). All scores
     must be in this range.
 
     The error is the mean over the tenths, weighted by documents, of |share of positives - mean score| (Naeini
@@ -87,8 +87,8 @@ def calibration(scores: np.ndarray, positive: np.ndarray) -> tuple[list[dict[str
 
 
 def calibration_by_source(scores: np.ndarray, positive: np.ndarray, sources: Sequence[str]) -> list[dict[str, Any]]:
-    """Return one entry for each source of the held-out documents, sorted by name. `wrong_side` is the share
-    of documents whose score is on the wrong side of 0.5.
+    """Return the calibration of the scores for each source of the held-out documents, sorted by the name of
+    the source. `wrong_side` is the share of documents whose score is on the wrong side of 0.5.
     """
     names, rows = np.array(sources), []
     for name in sorted(set(sources)):

@@ -47,8 +47,9 @@ class DocumentNumbers(Protocol):
         ...
 
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
-        """Return what is wrong with the column `name` of type `kind`, or "". `definitions` is the number of
-        different definitions that the column has had in the sources so far, including the current one.
+        """Return a message that says what is wrong with the column `name` of type `kind`, empty if nothing
+        is. `definitions` is the number of different definitions that the column has had in the sources so
+        far, including the current one.
         """
         ...
 
@@ -122,9 +123,9 @@ def contrast_examples(
     classes: Mapping[str, Sequence[str]], numbers: DocumentNumbers, limit: int, seed: int, held_out: float
 ) -> ColumnExamples:
     """Return kept documents of the classes `positive` and `negative`, at most `limit` of each, sampled by a
-    hash of their ids. `classes` has a list of sources for each class. Raises UserError for a source in both
-    classes, for a class without kept documents, and for a column that a source lacks or that `numbers` cannot
-    read.
+    hash of their ids. `classes` maps each class to the names of its sources. Raises UserError for a source in
+    both classes, for a class without kept documents, and for a column that a source lacks or that `numbers`
+    cannot read.
     """
     gathered, definitions = [], _Definitions(numbers)
     facts: dict[str, list[dict[str, Any]]] = {label: [] for label in LABELS}
@@ -153,9 +154,9 @@ def contrast_examples(
 def labelled_examples(
     corpora: Sequence[str], labels: Labels, numbers: DocumentNumbers, seed: int, held_out: float, threshold: float = 1.0
 ) -> ColumnExamples:
-    """Return the labelled documents of some corpora, including dropped documents. Documents with a target of
-    `threshold` or more are positive. Raises UserError for an id that no corpus has, and for a column that a
-    source lacks or that `numbers` cannot read.
+    """Return the labelled documents of some corpora, including those that a build dropped. Documents with a
+    target of `threshold` or more are positive. Raises UserError for an id that no corpus has, and for a
+    column that a source lacks or that `numbers` cannot read.
     """
     gathered, definitions = [], _Definitions(numbers)
     facts: dict[str, list[dict[str, Any]]] = {label: [] for label in LABELS}
@@ -181,8 +182,8 @@ def labelled_parts(
     corpora: Sequence[str], labels: Labels
 ) -> Iterator[tuple[tuple[Corpus, str], list[tuple[Part, pa.Array, list[bytes]]]]]:
     """Yield ((corpus, source), parts) for every source that has labelled documents; `parts` is a list of
-    (part, rows of the labelled documents, their ids). A document that is in two corpora belongs to the first.
-    After the last source, raises UserError for an id that no corpus has.
+    (part, rows of the labelled documents, their ids). A document that is in several corpora is yielded only
+    for the first. After the last source, raises UserError for an id that no corpus has.
     """
     wanted, known = pa.array(list(labels), ID), set[bytes]()
     for corpus, source in open_sources(corpora, "corpora"):
@@ -204,9 +205,9 @@ def labelled_parts(
 
 
 def read_labels(files: Sequence[str]) -> Labels:
-    """Return the labels in files of JSON lines, plain or .gz, such as {"id": "web/a.jsonl#17", "label":
-    "positive"}. Raises UserError for an invalid line, for an id with two different labels, and if all labels
-    are of one class.
+    """Read labels from JSON Lines files, plain or .gz, with lines such as {"id": "web/a.jsonl#17", "label":
+    "positive"}. Raises UserError for an invalid line, for an id with two different labels, and unless there
+    are labels of both classes.
     """
     labels: dict[bytes, tuple[float, str]] = {}
     for file in files:
@@ -250,8 +251,8 @@ def _parse_label(line: bytes, where: str) -> tuple[bytes, bool]:
 
 
 def identifier_of(printed: str, where: str) -> bytes:
-    """Return the 16-byte id for a printed id. For any other text, raises UserError with a message that begins
-    with `where`.
+    """Return the 16-byte id of the document with a printed id such as web/a.jsonl#17. For text of another
+    form, raises UserError with a message that begins with `where`.
     """
     try:
         source, path, record = parse_id(printed)

@@ -72,7 +72,7 @@ class Fit:
     def train(self, values: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> ColumnModel:
         """Return a model fitted to training documents of both classes. `values` is float64 [n, columns] with
         NaN for a missing value, `positive` bool [n], and `weights` float64 [n]. For boosted trees, raises
-        UserError if scikit-learn is not installed or if its version stores trees differently.
+        UserError if scikit-learn is not installed or if the exported trees do not reproduce its predictions.
         """
         arrays = (
             self._fit_regression(values, positive, weights)
@@ -123,12 +123,12 @@ class Fit:
 def fit_logistic(
     values: np.ndarray, positive: np.ndarray, weights: np.ndarray, signs: Sequence[int], l2: float
 ) -> np.ndarray:
-    """Fit a logistic regression and return (intercept, coefficient of each column), float64 [1 + columns].
-    `values` must have no NaN.
+    """Fit a logistic regression and return its intercept followed by the coefficients of the columns, float64
+    [1 + columns]. `values` must not contain NaN.
 
     The fit minimises the sum of the documents' logistic losses, weighted by `weights`, plus l2 / 2 times the
-    sum of the squared coefficients. The intercept is not penalised. A sign of 1 or -1 in `signs` restricts a
-    coefficient to that sign or 0.
+    sum of the squared coefficients. The intercept is not penalised. A 1 in `signs` keeps the column's
+    coefficient from being negative, and a -1 from being positive.
     """
     rows = np.hstack([np.ones((len(values), 1)), values])
     penalty = np.array([0.0, *[l2] * values.shape[1]])
@@ -158,8 +158,8 @@ def fit_logistic(
 
 
 def fit_ridge(values: np.ndarray, targets: np.ndarray, weights: np.ndarray, l2: float) -> np.ndarray:
-    """Fit a ridge regression (Hoerl and Kennard 1970, "Ridge Regression") and return (intercept, coefficient
-    of each column), float64 [1 + columns]. `values` must have no NaN.
+    """Fit a ridge regression (Hoerl and Kennard 1970, "Ridge Regression") and return its intercept followed
+    by the coefficients of the columns, float64 [1 + columns]. `values` must not contain NaN.
 
     The fit minimises the sum of the documents' squared errors, weighted by `weights`, plus l2 times the sum
     of the squared coefficients. The intercept is not penalised.
@@ -192,9 +192,7 @@ def _bounded_step(gradient: np.ndarray, curvature: np.ndarray, low: np.ndarray, 
 
 
 def export_trees(trained: Any) -> dict[str, np.ndarray]:
-    """Return the trees of a fitted HistGradientBoostingClassifier with two classes as the arrays of a
-    ColumnModel.
-    """
+    """Convert the trees of a fitted binary HistGradientBoostingClassifier to the arrays of a ColumnModel."""
     trees = [predictor[0].nodes for predictor in trained._predictors]
     nodes, sizes = np.concatenate(trees), np.array([len(tree) for tree in trees])
     roots = np.cumsum([0, *sizes[:-1]])

@@ -88,7 +88,7 @@ Balance = Literal["none", "downsample", "repeat", "sources"]
 
 
 def balance_classes(examples: Examples, balance: Balance) -> dict[str, list[Example]]:
-    """Return the training documents by class, balanced as `balance` says.
+    """Return the training documents of each class, balanced by the method `balance`.
 
     `none` changes nothing. `downsample` reduces all classes to the size of the smallest. `repeat` repeats the
     documents of the smaller classes up to the size of the largest. `sources` repeats documents until all
@@ -126,8 +126,8 @@ def to_fasttext_line(text: str) -> str:
 
 
 def fit(knobs: FastTextKnobs, examples: Examples, path: Path) -> None:
-    """Train a model on the examples and save it at `path`, and the training text next to it. Raises UserError if
-    training fails five times.
+    """Train a model on the examples and save it at `path`, with the training text next to it in `train.txt`.
+    Raises UserError if training fails five times.
     """
     import fasttext
 
@@ -153,9 +153,8 @@ def fit(knobs: FastTextKnobs, examples: Examples, path: Path) -> None:
 
 
 def score(path: Path, checksum: str, examples: Examples) -> tuple[np.ndarray, np.ndarray]:
-    """Return the scores of all examples, float64 [n], and whether each is positive, bool [n]. The scores are
-    those that the stage `classifier` would give with the model in the file `path`, whose checksum is
-    `checksum`.
+    """Score all examples with the model in the file `path`, whose checksum is `checksum`, as the stage
+    `classifier` would. Return the scores, float64 [n], and whether each example is positive, bool [n].
     """
     model = load_fasttext(path, checksum, "classifier")
     texts = [(label, example.line.encode()) for label, found in examples.items() for example in found]
@@ -173,14 +172,15 @@ def leave_one_source_out(
     names: Mapping[str, Sequence[str]],
     scratch: Path,
 ) -> list[dict[str, Any]]:
-    """For every class with several sources, train a model without the class's documents from one source, for
-    each source in turn. Return an entry for each of these sources, with the ROC-AUC of the model trained
-    without it, measured on the held-out documents of that source and of the other class.
+    """Train a model without each source in turn, for every class with several sources, and return an entry
+    for each of these sources. It says how well the model separates the source's documents from the other
+    class.
 
-    `names` are the sources of each class, and `scratch` is the path at which the models are saved, one after
-    another. An entry has `class`, `source`, `held_out` (the number of held-out documents of the source) and
-    `roc_auc`. If the source has fewer than MIN_DOCUMENTS held-out documents, or the other sources of its
-    class have fewer training documents than that, no model is trained and `roc_auc` is None.
+    `names` are the sources of each class. Each model is saved at the path `scratch`, over the one before. An
+    entry has `class`, `source`, `held_out` (the number of held-out documents of the source) and `roc_auc`,
+    measured on the held-out documents of the source and of the other class. If the source has fewer than
+    MIN_DOCUMENTS held-out documents, or the other sources of its class have fewer training documents than
+    that, no model is trained and `roc_auc` is None.
     """
     entries: list[dict[str, Any]] = []
     for label, sources in names.items():
@@ -197,11 +197,11 @@ def leave_one_source_out(
 
 
 def verdict(roc_auc_held_out: float, left_out: Sequence[Mapping[str, Any]]) -> str:
-    """Return what the classifier learned: `unknown`, `nothing`, `class` or `source`.
+    """Return what the classifier learned: `unknown`, `nothing`, `source` or `class`.
 
     It is `unknown` if no source could be measured, and `nothing` if `roc_auc_held_out` is not above 0.5, the
     ROC-AUC of chance. It is `source` if the mean ROC-AUC of `left_out`, weighted by the number of held-out
-    documents, exceeds 0.5 by less than half as much as `roc_auc_held_out` does.
+    documents, exceeds 0.5 by less than half as much as `roc_auc_held_out` does, and `class` otherwise.
     """
     measured = [entry for entry in left_out if entry["roc_auc"] is not None]
     if not measured:

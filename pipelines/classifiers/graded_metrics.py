@@ -12,7 +12,7 @@ GROUPS = 10
 
 
 def spearman(predicted: np.ndarray, judged: np.ndarray) -> float | None:
-    """Return Spearman's rank correlation of two arrays, float64 [n]. None if either array is constant."""
+    """Return Spearman's rank correlation of two arrays, float64 [n], or None if either array is constant."""
     ranks = mean_ranks(predicted), mean_ranks(judged)
     if min(np.ptp(each) for each in ranks) == 0:
         return None
@@ -20,8 +20,9 @@ def spearman(predicted: np.ndarray, judged: np.ndarray) -> float | None:
 
 
 def at_threshold(chosen: np.ndarray, good: np.ndarray) -> dict[str, float]:
-    """Return the precision, recall and F1 of a choice of documents, and the shares of chosen and of good
-    documents. `chosen` and `good` are bool [n]. Precision, recall and F1 are 0 where their denominator is 0.
+    """Return the precision, recall and F1 with which the chosen documents match the good ones, and the shares
+    of documents that are chosen and that are good. `chosen` and `good` are bool [n]. Precision, recall and F1
+    are 0 where their denominator is 0.
     """
     hits = int((chosen & good).sum())
     precision, recall = hits / max(1, int(chosen.sum())), hits / max(1, int(good.sum()))
@@ -35,8 +36,8 @@ def at_threshold(chosen: np.ndarray, good: np.ndarray) -> dict[str, float]:
 
 
 def graded_calibration(predicted: np.ndarray, judged: np.ndarray) -> tuple[list[dict[str, Any]], float]:
-    """Return (rows, calibration error). The documents are divided into tenths by their predicted scores, and
-    each non-empty tenth has one row.
+    """Return (one row per non-empty tenth, calibration error). The documents are divided into tenths at the
+    deciles of the predicted scores.
 
     The error is the mean over the tenths, weighted by documents, of |mean judged score - mean predicted
     score|.
@@ -55,7 +56,7 @@ def graded_calibration(predicted: np.ndarray, judged: np.ndarray) -> tuple[list[
 def agreement(
     predicted: np.ndarray, judged: np.ndarray, threshold: float, probabilities: bool = False
 ) -> dict[str, Any]:
-    """Return the measures of the agreement of predictions, float64 [n], with judged scores, float64 [n].
+    """Return measures of how well predictions, float64 [n], agree with judged scores, float64 [n].
 
     Documents with a judged score of `threshold` or more are good, and documents with a prediction of
     `threshold` or more are chosen. With `probabilities`, predictions are the probabilities that documents are

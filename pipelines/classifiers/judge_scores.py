@@ -22,11 +22,11 @@ _ID = "id"
 
 
 def read_judge_scores(files: Sequence[str], field: str) -> Labels:
-    """Return the score of each document, with the place of its row, such as FILE:LINE. Each row has an `id`,
-    such as web/a.jsonl#17, and a number in the field that `field` names.
+    """Read a judge's scores from files. Return the score of each document and the place of its row, such as
+    FILE:LINE. Each row has an `id`, such as web/a.jsonl#17, and a number in the field that `field` names.
 
-    Raises UserError for rows without a valid id or score, for a document with two different scores, and if
-    all scores are the same.
+    Raises UserError for rows without a valid id or score, for a document with two different scores, and
+    unless there are at least two different scores.
     """
     scores: dict[bytes, tuple[float, str]] = {}
     without: list[str] = []

@@ -35,8 +35,8 @@ class JudgedDocuments:
     probabilities: bool
 
     def agreement(self, predicted: np.ndarray, rows: np.ndarray | None = None) -> dict[str, Any]:
-        """Return the measures of agreement between predictions, float64 [n], and the judged scores, for the
-        documents that `rows`, bool [n], selects (default: all).
+        """Return measures of how well predictions, float64 [n], agree with the judged scores. `rows`, bool
+        [n], selects the documents to measure (default: all).
         """
         chosen = np.ones(len(self.judged), bool) if rows is None else rows
         return agreement(predicted[chosen], self.judged[chosen], self.threshold, self.probabilities)
@@ -45,8 +45,8 @@ class JudgedDocuments:
 def agreement_by_source(
     documents: JudgedDocuments, predicted: np.ndarray, without: Callable[[int], np.ndarray | None]
 ) -> list[dict[str, Any]]:
-    """Return an entry for each source. It says how well the model, and a model trained without the source,
-    agree with the judge on the source's held-out documents.
+    """Return an entry for each source that says how well two models agree with the judge on its held-out
+    documents: the model itself, and one trained without the source.
 
     `predicted`, float64 [n], are the model's predictions for `documents`. `without` takes the index of a
     source and returns what a model trained without that source predicts for `documents`, float64 [n], or None
@@ -73,12 +73,12 @@ def agreement_by_source(
 
 
 def graded_verdict(by_source: Sequence[Mapping[str, Any]]) -> str:
-    """Return what the model learned, according to the entries of `agreement_by_source`: `unknown` if no
-    source could be measured, otherwise `nothing`, `source` or `class`.
+    """Return what the model learned, according to the entries of `agreement_by_source`: `unknown`, `nothing`,
+    `source` or `class`.
 
-    It is `nothing` if the rank correlation within a source is not above 0, and `source` if it falls by more
-    than half when that source is left out of training. The correlations are averaged over the sources,
-    weighted by their held-out documents.
+    It is `unknown` if no source could be measured. Otherwise, the rank correlations within the sources are
+    averaged, weighted by held-out documents. It is `nothing` if the mean is not above 0, `source` if the mean
+    falls by more than half when each source is left out of training, and `class` otherwise.
     """
     measured = [each for each in by_source if each.get("spearman") is not None and "spearman_left_out" in each]
     if not measured:
@@ -94,7 +94,7 @@ def graded_verdict(by_source: Sequence[Mapping[str, Any]]) -> str:
 
 
 def count_unjudged(corpora: Sequence[str], scores: Labels) -> tuple[int, int]:
-    """Return (number of kept documents without a score, number of kept documents) of some corpora."""
+    """Return (number of kept documents without a score, number of kept documents) in some corpora."""
     judged, without, total = pa.array(list(scores), ID), 0, 0
     for corpus, source in open_sources(corpora, "corpora"):
         for part in corpus.parts(source):

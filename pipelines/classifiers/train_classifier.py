@@ -116,8 +116,8 @@ _KINDS: dict[str, type[Config]] = {
 
 
 def load_classifier_config(path: LocalPath, assignments: list[str]) -> Config:
-    """Parse a YAML file with `a.b=value` overrides. Raises ConfigError for an unknown field and for a wrong
-    value.
+    """Load the configuration of a classifier from a YAML file, with `a.b=value` overrides. Raises ConfigError
+    for an unknown field and for a wrong value.
     """
     data = override(load_yaml(path), assignments)
     kind = data.get("kind", "fasttext")

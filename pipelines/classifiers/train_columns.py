@@ -74,8 +74,8 @@ class ColumnClassifierConfig:
     """Arguments of the method `boosted`."""
 
     def check(self) -> None:
-        """Raise ValueError for a value out of range, if `columns` is empty, or unless exactly one of these
-        pairs is given: `positive` and `negative`; `labels` and `corpora`.
+        """Raise ValueError if `columns` is empty, if a value is out of range, or unless the classes are given
+        either by `positive` and `negative` or by `labels` and `corpora`.
         """
         if not self.columns:
             raise ValueError(
@@ -94,8 +94,8 @@ class ColumnClassifierConfig:
 
 
 def gather_examples(config: ColumnClassifierConfig) -> ColumnExamples:
-    """Return the documents of both classes. Raises UserError if a class has too few, and for a column that
-    has fewer than two different values in the training documents.
+    """Return the documents of both classes. Raises UserError if a class has too few, or if a column has fewer
+    than two different values in the training documents.
     """
     numbers, split = NumberColumns(tuple(config.columns)), (config.seed, config.held_out)
     if config.labels:
@@ -124,8 +124,8 @@ def check_sizes(examples: ColumnExamples) -> None:
 
 
 def train_columns(config: ColumnClassifierConfig, examples: ColumnExamples, output: Path) -> dict[str, Any]:
-    """Train and measure a model of columns, and write it into a directory. Return the facts for metrics.json
-    and the card.
+    """Train a classifier on columns, measure it on held-out documents, and write the model into `output`.
+    Return the facts for metrics.json and the card.
     """
     signs = tuple(config.columns.values())
     fit = Fit(config.method, examples.columns, signs, config.regression, config.boosted, config.seed)
@@ -170,7 +170,7 @@ def _train(fit: Fit, examples: ColumnExamples, rows: np.ndarray, config: ColumnC
 
 
 def document_weights(examples: ColumnExamples, rows: np.ndarray, balance: RowBalance) -> np.ndarray:
-    """Return the weights of the documents that `rows`, bool [n], selects, as float64 with a mean of 1.
+    """Return the training weight of each document selected by `rows` (bool [n]), as float64 with a mean of 1.
     `balance` is that of `ColumnClassifierConfig`.
     """
     positive, sources = examples.positive[rows], examples.sources[rows]
@@ -199,8 +199,10 @@ def leave_one_source_out(
     train: Callable[[np.ndarray], Any],
     score: Callable[[Any, ColumnExamples, np.ndarray], np.ndarray],
 ) -> list[dict[str, Any]]:
-    """Do the same as `fasttext_training.leave_one_source_out` for another kind of model. `train` and `score`
-    take an array, bool [n], that selects documents.
+    """For each source of a class with several sources, train without it and measure the ROC AUC of its
+    held-out documents against those of the other class, as `fasttext_training.leave_one_source_out` does. The
+    AUC is None if there are too few documents. `train` and `score` take a bool [n] array that selects
+    documents.
     """
     entries: list[dict[str, Any]] = []
     for label in LABELS:
@@ -219,7 +221,7 @@ def leave_one_source_out(
 
 def size_warnings(classes: Mapping[str, Mapping[str, Any]], balance: str) -> list[str]:
     """Return a list with one warning if `balance` is `none` and one class has at least MAX_RATIO times as
-    many training documents as the other.
+    many training documents as the other; otherwise an empty list.
     """
     (large, most), (small, least) = sorted(
         ((label, c["train"]) for label, c in classes.items()), key=lambda each: -each[1]

@@ -92,9 +92,9 @@ class EmbeddingClassifierConfig:
     """
 
     def check(self) -> None:
-        """Raise ValueError for a value out of range, or unless exactly one of these pairs is given:
-        `positive` and `negative`; `labels` and `corpora`; `scores` and `corpora`. `threshold` must be given
-        with `scores`, and only then.
+        """Raise ValueError if a value is out of range, if only one of `threshold` and `scores` is given, or
+        unless exactly one of these pairs is given: `positive` and `negative`; `labels` and `corpora`;
+        `scores` and `corpora`.
         """
         given = {name for name in ("positive", "negative", "labels", "scores", "corpora") if getattr(self, name)}
         if given not in ({"positive", "negative"}, {"labels", "corpora"}, {"scores", "corpora"}):
@@ -140,8 +140,8 @@ class _Embeddings:
 
 
 def gather_embeddings(config: EmbeddingClassifierConfig) -> ColumnExamples:
-    """Return the documents of both classes that have a vector. Raises UserError if a class has too few
-    documents.
+    """Return the documents of both classes, without those that have no embedding. Raises UserError if a class
+    has too few documents.
     """
     numbers, split = _Embeddings(config.embedding), (config.seed, config.held_out)
     if config.scores:
@@ -161,7 +161,9 @@ def gather_embeddings(config: EmbeddingClassifierConfig) -> ColumnExamples:
 
 
 def fit_embeddings(examples: ColumnExamples, rows: np.ndarray, config: EmbeddingClassifierConfig) -> EmbeddingModel:
-    """Return a model fitted to the documents that `rows`, bool [n], selects. They must include both classes."""
+    """Fit a model to the documents selected by `rows` (bool [n]), which must include both classes. It is a
+    ridge regression if the config has `scores`, otherwise a logistic regression.
+    """
     values, positive = examples.values[rows], examples.positive[rows]
     weights = document_weights(examples, rows, config.balance)
     with on_one_thread():
@@ -183,8 +185,8 @@ def fit_embeddings(examples: ColumnExamples, rows: np.ndarray, config: Embedding
 
 
 def train_embeddings(config: EmbeddingClassifierConfig, examples: ColumnExamples, output: Path) -> dict[str, Any]:
-    """Train and measure a model of embeddings, and write it into a directory. Return the facts for
-    metrics.json and the card.
+    """Train a classifier on embeddings, measure it on held-out documents, and write the model into `output`.
+    Return the facts for metrics.json and the card.
     """
     model = fit_embeddings(examples, ~examples.held_out, config)
     with tempfile.TemporaryDirectory(dir=output) as directory:

@@ -169,8 +169,8 @@ def _check_sizes(config: JudgedClassifierConfig, texts: JudgedTexts) -> None:
 
 
 def _bins_of(config: JudgedClassifierConfig, scores: np.ndarray) -> np.ndarray:
-    """Return the bin of each score, int64 [n]. Without `bins`, it is 0 for a good score and 1 for any other
-    score.
+    """Return the bin of each score, int64 [n]. Without `bins`, good scores are in bin 0 and all others in bin
+    1.
     """
     if config.bins:
         return np.searchsorted(np.array(config.bins), scores, side="right")
@@ -178,8 +178,8 @@ def _bins_of(config: JudgedClassifierConfig, scores: np.ndarray) -> np.ndarray:
 
 
 def _labelled(config: JudgedClassifierConfig, texts: JudgedTexts, rows: np.ndarray) -> dict[str, list[Example]]:
-    """Return the documents that `rows`, bool [n], selects, grouped by fastText label and balanced. A label is
-    a class, or the mean score of a bin.
+    """Return the documents selected by `rows` (bool [n]), grouped by fastText label and balanced. The label
+    of a document is its class or, with `bins`, the mean score of its bin.
     """
     bins = _bins_of(config, texts.scores)
     labelled = {}
@@ -203,8 +203,8 @@ def _predict(config: JudgedClassifierConfig, path: Path, texts: JudgedTexts) -> 
 
 
 def train_judged(config: JudgedClassifierConfig, texts: JudgedTexts, output: Path) -> dict[str, Any]:
-    """Train and measure a classifier, and write it into a directory. Return the facts for metrics.json and
-    the card.
+    """Train a classifier on judged documents, measure it on the held-out ones, and write the model into
+    `output`. Return the facts for metrics.json and the card.
     """
     held_out = texts.held_out
     sources = np.array([example.source for example in texts.examples])

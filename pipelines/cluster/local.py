@@ -64,8 +64,8 @@ class LocalCluster:
         raise AssertionError("unreachable")
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """Run a task once in this process, and return whether it stays within `memory` bytes. If the task
-        raises a UserError, raises it; if it fails for another reason than memory, returns True.
+        """Run a task once in this process, and return whether it stays within `memory` bytes. A UserError of
+        the task is raised; a task that fails for any other reason than memory counts as fitting.
         """
         try:
             measured(function, item, memory)

@@ -47,9 +47,9 @@ def ceiling_of(text: str) -> int:
 
 
 def room_here(memory: int | None, workers: int) -> int:
-    """Return the bytes that all tasks on this machine may use together: `memory` for each of `workers`
-    workers, but no more than the machine has for tasks, which is also the result if `memory` is None. Raises
-    UserError if `memory` alone is more than that.
+    """Return how many bytes all tasks on this machine may use together: `memory` times `workers`, or what the
+    machine has for tasks if that is less or `memory` is None. Raises UserError if `memory` alone is more than
+    the machine has.
     """
     machine = machine_memory()
     if memory is None:
@@ -63,8 +63,8 @@ def room_here(memory: int | None, workers: int) -> int:
 
 @cache
 def leave_pandas_out() -> None:
-    """Stop Arrow from importing pandas until something else imports it. Otherwise Arrow imports it at the
-    first `pa.array` of a list, which costs time and memory in every process.
+    """Keep Arrow from importing pandas at the first `pa.array` of a list, which would cost time and memory in
+    every process. If other code imports pandas later, Arrow uses it.
     """
     if "pandas" in sys.modules:
         return
@@ -118,11 +118,12 @@ class Measured(NamedTuple, Generic[Result]):
 def measured(
     function: Callable[[Item], Result], item: Item, ceiling: int | None = None, purpose: str = "tasks"
 ) -> Measured[Result]:
-    """Run a task, and return its result with its peak memory and the processor time that its process used.
-    The time of the task itself is credited to `purpose`.
+    """Run a task, and return its result with the peak memory of this process and the processor time that the
+    process used. The time of the task itself is credited to `purpose`.
 
     Raises TaskMemoryError if the task runs out of memory. On Linux, `ceiling` limits its private memory to
-    that many bytes. Where the kernel allows it, peak memory counts from the start of the task (proc(5)).
+    that many bytes. Where the kernel allows it, peak memory counts from the start of the task (proc(5)),
+    otherwise from the start of the process.
     """
     leave_pandas_out()
     with suppress(OSError):

@@ -121,7 +121,9 @@ class RayCluster:
         self._started = True
 
     def _look_around(self) -> None:
-        """Update the nodes and, in a joined cluster, the number of workers, at most every 5 seconds."""
+        """Update, at most every 5 seconds, which nodes are alive, when one was last lost and, in a joined
+        cluster, the number of workers.
+        """
         if time.monotonic() - self._counted < _COUNT_SECONDS:
             return
         import ray
@@ -138,8 +140,9 @@ class RayCluster:
         self._counted = time.monotonic()
 
     def _room(self, tasks: int, attempt: int) -> int | None:
-        """Return the memory limit of a task in bytes. `attempt` is the number of earlier attempts of this
-        task that ran out of memory or lost their process.
+        """Return the memory limit of a task in bytes, or None for no limit. `attempt` is the number of
+        earlier attempts of this task that ran out of memory or lost their process; each doubles the limit, up
+        to the memory of the largest node. If no node is known, the limit is `memory`.
         """
         if not self._nodes:
             return self.memory
@@ -171,9 +174,8 @@ class RayCluster:
     ) -> Iterator[tuple[int, Result]]:
         """Run the tasks, as `pipelines.contracts.stage.Cluster.map` does.
 
-        Ray reports the loss of a node at once but that of its tasks only minutes later. Therefore, if a node
-        is gone and no task ends for 5 seconds, all tasks that were started before the loss are submitted
-        again.
+        Ray reports a lost node at once, but its lost tasks only minutes later. Therefore, if a node is lost
+        and no task ends for 5 seconds, all tasks that were started before the loss are submitted again.
         """
         title = title_of(function)
         self.progress(title, 0, len(items))
@@ -239,8 +241,8 @@ class RayCluster:
             yield position, finished.result
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """Run a task once on Ray, and return the same as `LocalCluster.fits`. A task that kills its process
-        does not fit. Must be called after `map`, which starts Ray.
+        """Run a task once on Ray, and return or raise as `LocalCluster.fits` does. A task whose process is
+        killed or crashes does not fit. Must be called after `map`, which starts Ray.
         """
         import ray
 

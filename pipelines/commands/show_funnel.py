@@ -22,10 +22,10 @@ _GLUE = "\u00a0"  # no-break space
 
 
 def show_funnel(manifest: CorpusManifest) -> None:
-    """Print a table of documents, bytes and tokens by source: what was read, what was left after every step
-    that removes documents or text, and what each split and each domain of the shards holds. The tokens of
-    steps are estimates. Below a row, print how many documents each rule dropped, or how many records were
-    quarantined for each reason.
+    """Print a table of documents, bytes and tokens. For each source, it shows what was read, what remained
+    after every step that removes documents or text, and what each split and each domain of the shards holds.
+    The tokens of steps are estimates. Below a row, print how many documents each rule dropped, or how many
+    records were quarantined for each reason.
 
     After the table, name the domains without validation documents.
     """

@@ -22,11 +22,9 @@ from pipelines.reading.sources.registry import format_code
 def show_plan(
     plan: Plan, root: Location, expected: Forecast, memory: int | None = None, warnings: Sequence[str] = ()
 ) -> None:
-    """Print the sources, then one row per step, then warnings and notices, and the forecast if any step will
-    run.
-
-    `memory` is the memory limit of a task in bytes; unfinished steps that are expected to exceed it are
-    named.
+    """Print the sources of a plan, a table of its steps, warnings and notices and, if any step will run, the
+    forecast. Name the unfinished steps that are expected to exceed `memory`, the memory limit of a task in
+    bytes.
     """
     console = wide_console()
     console.print(f"corpus [bold]{plan.config.name}[/bold] in {escape(plan.config.output)}")

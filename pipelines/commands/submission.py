@@ -88,11 +88,12 @@ class Work:
 
 
 def describe(command: Sequence[str], directory: Path, slot: str | None) -> Work:
-    """Return the work of a command that is submitted from `directory`.
+    """Return the work that a command does when it is submitted from `directory`.
 
     Raises ConfigError for a malformed slot; for a command that does not begin with python, contains
-    credentials, or names a missing YAML file by a relative path; and for a build or a pretraining run with
-    data or output in the job's own working directory.
+    credentials, or names a missing YAML file by a relative path; for a build or a pretraining run with data
+    or output in the job's own working directory; and for an uploaded corpus file that contains a URL with a
+    query.
     """
     if not command or command[0] not in ("python", "python3") or len(command) < 2:
         got = repr(command[0]) if command else "nothing"
@@ -130,8 +131,8 @@ def _name(command: Sequence[str]) -> str:
 
 
 def _named(word: str, directory: Path) -> str | None:
-    """Return the name of the file, if any, that a word of the command names, either as the whole word or
-    after its `=`. Raises ConfigError if the word names a missing YAML file by a relative path.
+    """Return the path of an existing file that a word of the command names, either as the whole word or after
+    its `=`, or None. Raises ConfigError if the word names a missing YAML file by a relative path.
     """
     value = word.partition("=")[2] or word
     for name in (word, value):
@@ -146,7 +147,8 @@ def _content(word: str, directory: Path) -> dict[str, Any]:
     """Return a word of the command and, if the word names a file, a digest of the file's content. For a YAML
     file, the digest covers the values, not the comments.
 
-    Other files count only if they travel with the job: a file elsewhere may be an output of the command.
+    Other files are digested only if their path is relative, so that they travel with the job: a file
+    elsewhere may be an output of the command.
     """
     name = _named(word, directory)
     if name is not None and name.endswith((".yaml", ".yml")):
@@ -178,8 +180,9 @@ def code_version(directory: Path) -> str:
 
 
 def _check_places(command: Sequence[str], directory: Path) -> None:
-    """Raise ConfigError for a build or a pretraining run with a path in the job's working directory, which is
-    a copy on each node that Ray removes, and for an uploaded corpus file that contains a URL with a query.
+    """Raise ConfigError for a build or a pretraining run with data or output in the job's working directory,
+    because each node has only a copy, which Ray removes with the job; and for an uploaded corpus file in
+    which the root of a source is a URL with a query.
     """
     module, action = (command[2], command[3]) if command[1] == "-m" and len(command) > 3 else (None, None)
     if module == "pipelines" and action == "build":
@@ -298,8 +301,8 @@ def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]
 def check_address(address: str, here: Mapping[str, str]) -> str:
     """Validate the address of a cluster's dashboard and return it without a trailing slash.
 
-    Raises ConfigError for an address other than a plain http or https URL, for one that is not a loopback
-    address unless RAY_AUTH_MODE is `token`, and if that mode is set but there is no token.
+    Raises ConfigError if the address is not a plain http or https URL, if it is not a loopback address and
+    RAY_AUTH_MODE is not `token`, or if that mode is set but there is no token.
     """
     try:
         parts = urlsplit(address)

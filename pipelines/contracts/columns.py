@@ -16,16 +16,16 @@ EMPTY = "empty"
 
 
 def definition_of(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the definition of a step's columns, taken from the step's identity. Its inputs are left out,
-    because the same measurement of other documents has the same meaning.
+    """Return the definition of a step's columns: the step's identity without its inputs, because a
+    measurement means the same for other documents.
     """
     return {name: identity[name] for name in ("stage", "version", "knobs", "depends")}
 
 
 def winner_column(names: Iterable[str]) -> str | None:
-    """Return which of a step's columns records the document that the step keeps instead of each duplicate:
-    `*_winner`, or `*_cluster` if it keeps one document of each cluster. Return None if there is no such
-    column.
+    """Return the name of the column that records, for each duplicate, the document kept instead: `*_winner`
+    or, in a step that keeps one document of each cluster, `*_cluster`. Return None if `names` contains
+    neither.
     """
     written = list(names)
     return next((name for end in ("_winner", "_cluster") for name in written if name.endswith(end)), None)

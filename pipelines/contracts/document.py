@@ -88,7 +88,9 @@ def empty(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 
 
 def file_key(source: str, path: str) -> int:
-    """Return the 64-bit key of a file: xxh3_64 of the source name, a NUL and the relative path, both UTF-8."""
+    """Return the 64-bit key of a file: the xxh3_64 hash of the source name, a NUL and the relative path,
+    encoded as UTF-8.
+    """
     return xxhash.xxh3_64_intdigest(f"{source}\0{path}".encode("utf-8", "surrogateescape"))
 
 
@@ -110,12 +112,12 @@ def format_id(source: str, path: str, record: int) -> str:
 
 
 def parse_id(printed: str) -> tuple[str, str, int]:
-    """Return (source, path, record) of a printed id. Raises UserError if it is not of the form
-    `source/path#record`.
+    """Split a printed id, `source/path#record`, into (source, path, record). Raises UserError if it does not
+    have this form.
     """
     source, slash, rest = printed.partition("/")
     path, hash_mark, record = rest.rpartition("#")
-    if not (source and slash and path and hash_mark and record.isdecimal()):
+    if not (source and slash and path and hash_mark and record.isdecimal() and len(record) <= 20):
         raise UserError(
             f"{printed!r}: not a document id; expected source/path#record, for example web/2024/a.jsonl.gz#17"
         )
@@ -123,7 +125,9 @@ def parse_id(printed: str) -> tuple[str, str, int]:
 
 
 def ids_as_integers(ids: pa.FixedSizeBinaryArray) -> np.ndarray:
-    """Return ids as a structured array of (`key`, `record`) uint64, shape [n], which sorts as the bytes do."""
+    """Return ids as a structured array [n] with the uint64 fields `key` and `record`. It sorts in the same
+    order as the ids.
+    """
     raw = np.frombuffer(ids.buffers()[1], dtype=">u8", count=2 * len(ids), offset=16 * ids.offset).reshape(-1, 2)
     out = np.empty(len(ids), dtype=[("key", "u8"), ("record", "u8")])
     out["key"], out["record"] = raw[:, 0], raw[:, 1]

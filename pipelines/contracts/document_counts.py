@@ -31,7 +31,9 @@ class Counts:
         return cls(**{each.name: facts[_JSON_NAMES.get(each.name, each.name)] for each in fields(cls)})
 
     def facts(self) -> dict[str, Any]:
-        """Return the counts as a receipt or a manifest stores them: `in`, `kept`, `dropped`, `quarantined`."""
+        """Return the counts as receipts and manifests store them, keyed by `in`, `kept`, `dropped` and
+        `quarantined`.
+        """
         return {_JSON_NAMES.get(each.name, each.name): getattr(self, each.name) for each in fields(self)}
 
     def __add__(self, other: Self) -> Self:

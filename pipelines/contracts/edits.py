@@ -36,7 +36,7 @@ def no_edits(rows: int) -> pa.Array:
 
 
 def edits_column(per_document: Sequence[Sequence[tuple[int, int, str, str]]]) -> pa.Array:
-    """Build an `edits` column from (start, end, replacement, rule) tuples. Those of one document must be
+    """Build an `edits` column from the (start, end, replacement, rule) tuples of each document, which must be
     sorted and must not overlap.
     """
     names = ("start", "end", "replacement", "rule")
@@ -44,8 +44,8 @@ def edits_column(per_document: Sequence[Sequence[tuple[int, int, str, str]]]) ->
 
 
 def check_edits(text: pa.LargeStringArray, edits: pa.Array) -> None:
-    """Raise AssertionError unless the edits of each text are non-empty ranges within it on code-point
-    boundaries, are sorted and do not overlap.
+    """Raise AssertionError unless the edits of each text are sorted, do not overlap, and replace non-empty
+    ranges that lie within the text and begin and end on code-point boundaries.
     """
     document, start, end = _positions(edits)
     if not len(document):
@@ -101,8 +101,8 @@ def edited_lengths(lengths: np.ndarray, edits: pa.Array) -> np.ndarray:
 
 @spend(COMPOSING)
 def compose(columns: Sequence[pa.Array]) -> pa.Array:
-    """Combine the `edits` columns of one or more steps, in the order of the steps, into one column with the
-    same effect.
+    """Combine the `edits` columns of one or more steps, given in step order, into one column. The module's
+    docstring says how overlapping edits are resolved.
     """
     rows = len(columns[0])
     columns = [column for column in columns if len(column.flatten())]
@@ -181,9 +181,9 @@ def _weight(edit: _Edit) -> tuple[bool, int]:
 
 @spend(COMPOSING)
 def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.ndarray:
-    """Return, for each stored text, whether it has no visible characters after the edits of all steps, bool
-    [rows]. False for a text that the last step does not edit. `columns` are the `edits` columns of the steps
-    in order.
+    """Return whether the edits of all steps leave each text without visible characters, bool [rows]; False
+    for texts that the last step does not edit. `text` is the stored text; `columns` are the `edits` columns
+    in step order.
     """
     offsets, data = _buffers(text)
     touched = np.zeros(len(text), bool)
@@ -212,9 +212,10 @@ def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.n
 
 @spend(COMPOSING)
 def map_back(applied: pa.Array, edits: pa.Array) -> pa.Array:
-    """Convert edits of an edited text to the coordinates of the stored text. `applied` are the edits that
-    produced the edited text. An edit that overlaps a replacement is extended to the whole range that was
-    replaced. Edits that overlap the same replacement become one, with what the last of them inserts.
+    """Convert edits of an edited text to edits of the stored text. `applied` are the edits that produced the
+    edited text. An edit that overlaps text inserted by `applied` is extended to the whole range that the
+    inserted text replaced. Edits that overlap the same inserted text are merged into one, with the
+    replacement and rule of the last.
     """
     flat, old = edits.flatten(), applied.flatten()
     if not len(old) or not len(flat):
@@ -255,7 +256,7 @@ class _Places(NamedTuple):
 
     def stored(self, row: np.ndarray, position: np.ndarray, side: int) -> np.ndarray:
         """Convert each `position` in the edited text of its `row` to an offset in the stored text. `side` is
-        0 for starts and 1 for ends of ranges.
+        0 if the positions are starts of ranges, 1 if they are ends.
         """
         span = max(int(self.high.max()), int(position.max())) + 1
         passed = np.searchsorted(self.row * span + self.high, row * span + position, side="left" if side else "right")

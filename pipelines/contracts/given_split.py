@@ -134,8 +134,8 @@ class IdSplit:
         return tuple(split for split, _ in self._named())
 
     def label(self, docs: pa.Table, source: str) -> pa.Array:
-        """Return the split of each document, string [n]. Raises ConfigError as `identity` does, and UserError
-        for a record in which `field` is missing or null.
+        """Return the split of each document, string [n]. Raises ConfigError if a file of ids is missing or
+        malformed, and UserError for a record in which `field` is missing or null.
         """
         of_id = self._ids(source)
         ids = docs["id"].to_pylist() if self.field is None else field_values(docs, self.field, source)
@@ -161,14 +161,16 @@ class _Holder:
 
 
 def parse_split(data: Any, where: str) -> GivenSplit | None:
-    """Parse the `split` of a source in a published manifest. `where` names the manifest in messages."""
+    """Parse the `split` of a source as a published manifest stores it; None if it is null. `where` names the
+    manifest in messages.
+    """
     return parse(_Holder, {"split": data}, where).split
 
 
 @lru_cache(maxsize=16)
 def _read_ids(files: tuple[tuple[str, str, Any], ...], source: str, of_documents: bool) -> Mapping[Any, str]:
-    """Return the split of each id in files given as (split, path, version); the version only keeps the cache
-    from returning stale ids. With `of_documents`, the files list printed document ids of `source`, and the
+    """Map each id in the files to its split. `files` are (split, path, version); the version makes the cache
+    read a changed file again. With `of_documents`, the files list printed document ids of `source`, and the
     result is keyed by 16-byte ids.
     """
     of_id: dict[Any, str] = {}
@@ -201,8 +203,8 @@ def _document_id(printed: str, source: str, where: str) -> bytes:
 
 
 def field_values(docs: pa.Table, field: str, source: str) -> list[str]:
-    """Return the value of a field in the `meta` of each record as text; values other than strings are written
-    as JSON. Raises UserError for a record in which the field is missing or null.
+    """Return the value that the `meta` of each record holds for a field, as text: strings unchanged, other
+    values as JSON. Raises UserError for a record in which the field is missing or null.
     """
     values = []
     for identifier, meta in zip(docs["id"], docs["meta"].to_pylist(), strict=True):

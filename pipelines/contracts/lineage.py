@@ -179,8 +179,8 @@ class Corpus:
 
     def parts(self, source: str | None = None) -> Iterator[Part]:
         """Yield the parts of a source (default: all sources) with the annotations of all steps. Raises
-        UserError for an unknown source, and CorruptFileError if the steps disagree because `forget` has not
-        finished.
+        UserError for an unknown source, and CorruptFileError if a part's number of rows differs between steps
+        because `forget` has not finished.
         """
         if source is not None:
             self.check_source(source)
@@ -229,8 +229,8 @@ class Corpus:
         return printed
 
     def quarantined(self, source: str) -> Iterator[Quarantined]:
-        """Yield the records of a source that were set aside, including those of forgotten documents, but not
-        those left out by sampling.
+        """Yield the quarantined records of a source, including those of forgotten documents but not those
+        left out by sampling.
         """
         read = self.read_step(source)
         for record in read.manifest.files:
@@ -241,8 +241,8 @@ class Corpus:
                     yield Quarantined(identifier, source, row["path"], row["record"], row["reason"], row["bytes"])
 
     def shard_rows(self, identifier: bytes) -> list[ShardRow]:
-        """Return the location of a document in each shard set that holds it. Raises UserError for an unknown
-        id.
+        """Return the location of a document in each shard set that contains it. Raises UserError for an
+        unknown id.
         """
         source, shares = self._file(identifier)
         document = self._locate(identifier, source, shares)
@@ -318,8 +318,8 @@ class Corpus:
         return pa.schema(list(types.items()))
 
     def _shares(self, source: str, key: int) -> list[dict[str, Any]]:
-        """Return the rows of a source's file index for the file with the given key, with the `unit` that read
-        them.
+        """Return the rows of a source's file index for the file with this key, in the order of their records,
+        each with the `unit` that read it.
         """
         read = self.read_step(source)
         shares = []
@@ -384,7 +384,7 @@ class Corpus:
 
 
 def select_rows(part: Part, rows: Sequence[int], columns: Collection[str] | None = None) -> Part:
-    """Return an in-memory part with some rows of another part, with all columns or only those in `columns`,
+    """Return an in-memory copy of the given rows of a part, with all columns or only those in `columns`,
     which must include `text`.
     """
 

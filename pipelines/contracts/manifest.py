@@ -67,8 +67,8 @@ class StepManifest:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def facts_on_disk(self) -> dict[str, Any]:
-        """Return the manifest as its file stores it, except for the format and the checksum. The result
-        shares dictionaries with this object.
+        """Return the content of the manifest's file without `format` and `checksum`. The result shares
+        dictionaries with this object.
         """
         stored: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         return stored | {
@@ -113,8 +113,8 @@ class StepOutput:
         return self.root / self.name
 
     def receipt(self, unit: str) -> Receipt | None:
-        """Return the receipt of a unit, or None if the unit is not finished. A receipt with another mark, or
-        with files missing from a local disk, does not count.
+        """Return the receipt of a unit, or None if the unit is not finished. A receipt does not count if its
+        mark is not `mark` or if any of its files is missing from a local disk.
         """
         try:
             value = read_json(self.directory / "units" / f"{unit}.json")
@@ -149,8 +149,8 @@ class StepOutput:
         check_mark(self.root, self.mark)
 
     def finish_unit(self, unit: str, files: Iterable[FileRecord], counts: Mapping[str, Any]) -> Receipt:
-        """Write a unit's receipt and return it. Raises ConflictError if documents were forgotten since the
-        build began.
+        """Write a unit's receipt and return it. If the step has been published meanwhile, also clean up its
+        directory (`finish`). Raises ConflictError if documents were forgotten since the build began.
         """
         receipt = Receipt(unit, tuple(files), dict(counts))
         mark = {FORGOTTEN: self.mark} if self.mark else {}
@@ -164,8 +164,9 @@ class StepOutput:
         return self.finish_unit(unit, [self.write(relative, content) for relative, content in files.items()], counts)
 
     def finish(self, published: StepManifest) -> None:
-        """Remove each entry of a published step's directory that contains no file named in its manifest,
-        except the manifest itself, `run.json` and files that `forget` has rewritten.
+        """Remove the files and folders in a published step's directory, except `manifest.json`, `run.json`,
+        the files that the manifest names, the folders that contain them, and files that `forget` has
+        rewritten.
         """
         named = {record.path.partition("/")[0] for record in (*published.files, *published.part_files.values())}
         named |= {"manifest.json", "run.json"}
@@ -266,8 +267,8 @@ def check_accounting(
     manifest: StepManifest, rows_expected: Mapping[tuple[str, int], int], counts: Mapping[str, Counts]
 ) -> None:
     """Raise AccountingError unless every document of every part is kept, dropped or quarantined, and the
-    parts and their numbers of documents are exactly those in `rows_expected`, keyed by (source, index).
-    `counts` is keyed by part name, such as `source/00000`.
+    parts and their document counts match `rows_expected`, which is keyed by (source, index). `counts` is
+    keyed by part name, such as `source/00000`.
     """
     where = f"step {manifest.step}"
     for part in manifest.parts:
@@ -290,7 +291,8 @@ def check_accounting(
 
 
 def publish(root: Location, name: str, manifest: StepManifest, check: Check) -> None:
-    """Write the manifest, the last file of a step, then remove the files that only unfinished steps need.
+    """Publish a step: write its manifest, the last of its files, then remove the files that only unfinished
+    steps need.
 
     `check` raises an error if the step must not be published, for example because files are missing or may
     hold forgotten documents. If another command removes the step's local directory after `check`, the
@@ -301,8 +303,8 @@ def publish(root: Location, name: str, manifest: StepManifest, check: Check) -> 
 
 
 def publish_first(root: Location, name: str, manifest: StepManifest, check: Check) -> StepManifest:
-    """Publish a step that is not reproducible: if several builds make it, the first to finish publishes its
-    manifest. Return the published manifest.
+    """Publish a step that is not reproducible. If several builds make it, the manifest of the first to finish
+    is published. Return the published manifest.
     """
     facts = {"format": STEP_FORMAT, **manifest.facts_on_disk()}
     while not write_new_json(root / name / "manifest.json", facts, check):
@@ -316,8 +318,8 @@ def publish_first(root: Location, name: str, manifest: StepManifest, check: Chec
 
 
 def remove_step(directory: Location) -> None:
-    """Remove a step's directory. On a local disk it disappears as a whole; in an object store the manifest is
-    removed first.
+    """Remove a step's directory. On a local disk, it disappears all at once; in an object store, the manifest
+    is removed first.
     """
     if directory.local is None:  # object stores cannot rename; a step without a manifest does not exist
         (directory / "manifest.json").unlink(missing_ok=True)
@@ -329,8 +331,8 @@ def remove_step(directory: Location) -> None:
 
 
 def sweep(root: Location) -> None:
-    """Remove what killed commands left at the top level of an output directory: temporary files, and steps
-    whose removal had begun.
+    """Remove the leftovers of killed commands at the top level of an output directory: temporary files, and
+    steps whose removal had begun.
     """
     for left in root.glob(".*.tmp"):
         if left.is_dir():
@@ -387,8 +389,8 @@ class CorpusManifest:
 
 
 def save_corpus(directory: Location, manifest: CorpusManifest, check: Check, name: str = "manifest.json") -> None:
-    """Write the manifest of a corpus, the file `name`. `check` raises an error if the corpus must not be
-    published. Raises ConflictError if another command keeps removing the unfinished file.
+    """Write the manifest of a corpus to the file `name` in its directory. `check` raises an error if the
+    corpus must not be published. Raises ConflictError if another command keeps removing the unfinished file.
     """
     try:
         write_json(directory / name, {"format": CORPUS_FORMAT, **plain(manifest)}, check)
@@ -399,8 +401,8 @@ def save_corpus(directory: Location, manifest: CorpusManifest, check: Check, nam
 
 
 def variant_file(name: str) -> str:
-    """Return the file name of a variant's manifest. A variant is a corpus in the same directory as another,
-    with which it shares the steps that are the same.
+    """Return the file name of a variant's manifest. A variant is a corpus that is built in the directory of
+    another corpus and shares identical steps with it.
     """
     return f"{_VARIANT}{name}.json"
 
@@ -412,7 +414,7 @@ def variants_in(directory: Place) -> list[Place]:
 
 def load_corpus(directory: Location) -> CorpusManifest:
     """Load the manifest of a corpus, given its directory or the path of the manifest. Raises UserError if
-    there is none of this format version.
+    there is no manifest or if it has another format version.
     """
     path = directory if directory.suffix == ".json" else directory / "manifest.json"
     try:
@@ -430,8 +432,8 @@ def load_corpus(directory: Location) -> CorpusManifest:
 
 
 def bytes_per_token(manifest: CorpusManifest) -> dict[str, float]:
-    """Return the number of UTF-8 bytes of text per token for each source with tokens, from the first shard
-    set.
+    """Return the average number of UTF-8 bytes of text per token of each source, according to the first shard
+    set. Sources without tokens are left out.
     """
     if not manifest.shard_sets:
         return {}
@@ -445,8 +447,8 @@ def bytes_per_token(manifest: CorpusManifest) -> dict[str, float]:
 
 
 def without_validation(manifest: CorpusManifest) -> dict[str, list[str]]:
-    """Return, by shard set, the domains without a validation shard, except those of sources that come with a
-    split of their own.
+    """Map each shard set to its domains without a validation shard, ignoring sources that come with a split
+    of their own. Shard sets without such domains are left out.
     """
     given = {source for source, facts in manifest.sources.items() if "splits" in facts}
     missing_in = {}

@@ -14,8 +14,9 @@ def proportional(tokens: Mapping[str, int]) -> dict[str, float]:
 
 
 def temperature(tokens: Mapping[str, int], exponent: float = 0.3) -> dict[str, float]:
-    """Weight sources by tokens ** exponent, normalised to add up to 1. The default exponent, 0.3, is that of
-    XLM-R (Conneau et al. 2020, section 3.1) and mT5 (Xue et al. 2021).
+    """Weight each source in proportion to tokens ** exponent. The weights add up to 1, or are all 0 if there
+    are no tokens. The default exponent, 0.3, is that of XLM-R (Conneau et al. 2020, section 3.1) and mT5 (Xue
+    et al. 2021).
     """
     powers = {source: float(count) ** exponent if count else 0.0 for source, count in tokens.items()}
     total = sum(powers.values())
@@ -23,11 +24,11 @@ def temperature(tokens: Mapping[str, int], exponent: float = 0.3) -> dict[str, f
 
 
 def unimax(tokens: Mapping[str, int], budget: float, max_epochs: float = 4.0) -> dict[str, float]:
-    """Weight sources by UniMax (Chung et al. 2023, algorithm 1): as uniformly as possible without reading any
-    source more than `max_epochs` times. If `budget`, in tokens, exceeds `max_epochs` epochs of all sources,
-    the weights are proportional to the tokens.
+    """Weight sources by UniMax (Chung et al. 2023, algorithm 1): divide `budget` tokens among the sources as
+    uniformly as possible without reading any source more than `max_epochs` times. If the budget exceeds
+    `max_epochs` epochs of all sources, the weights are proportional to the tokens.
 
-    Up to four epochs are almost as good as fresh data (Muennighoff et al. 2023).
+    Up to four epochs of the same data are almost as good as fresh data (Muennighoff et al. 2023).
     """
     left, allotted = float(budget), dict.fromkeys(tokens, 0.0)
     smallest_first = sorted(tokens, key=lambda source: (tokens[source], source))

@@ -110,21 +110,23 @@ class Part:
 
     def drop(self, upto: str | None = None) -> pa.Array:
         """Return the rule that dropped each document, or null: the first non-null `drop` of the steps up to
-        and including `upto`.
+        and including `upto` (default: all steps).
         """
         columns = [a.column(DROP).combine_chunks() for a in self._upto(upto) if DROP in a.schema]
         return pc.coalesce(*columns) if columns else pa.nulls(self.rows, pa.string())
 
     def edits(self, upto: str | None = None, rows: pa.Array | None = None) -> pa.Array | None:
-        """Return the composed edits of the steps up to and including `upto`; None if none of these steps
-        edits.
+        """Return the composed edits of the steps up to and including `upto` (default: all steps), or None if
+        none of them has an `edits` column. `rows` are the indices of the rows to return; None returns all.
         """
         columns = self.edit_columns(upto)
         columns = columns if rows is None else [column.take(rows) for column in columns]
         return compose(columns) if columns else None
 
     def edit_columns(self, upto: str | None = None) -> list[pa.Array]:
-        """Return the `edits` column of each step that edits, up to and including `upto`, in order."""
+        """Return the `edits` columns of the steps up to and including `upto` (default: all steps), in step
+        order.
+        """
         return [_chunk(a.column(EDITS_COLUMN)) for a in self._upto(upto) if EDITS_COLUMN in a.schema]
 
     def edits_of(self, text: Text, rows: pa.Array | None = None) -> pa.Array | None:
@@ -141,17 +143,17 @@ class Part:
         return edits if applied is None else map_back(applied, edits)
 
     def emptied(self, edits: pa.Array) -> np.ndarray:
-        """Return, for each document, whether a further step's `edits`, combined with those of all earlier
-        steps, leave it without visible characters, bool [rows]. False for documents that the further step
-        does not edit.
+        """Return whether the `edits` of a further step, combined with those of all earlier steps, leave each
+        document without visible characters, bool [rows]. False for documents that the further step does not
+        edit.
         """
         if not len(edits.flatten()):
             return np.zeros(self.rows, bool)
         return find_emptied(_chunk(self.table(("text",))["text"]), [*self.edit_columns(), edits])
 
     def splits(self) -> pa.Array | None:
-        """Return the split that each document has in the source, string [rows]; None if the source comes
-        without one.
+        """Return the split (`train`, `validation` or `test`) that the source assigns to each document, string
+        [rows]; None if the source comes without a split.
         """
         if self.given is None:
             return None
@@ -169,8 +171,8 @@ class Part:
         return any(column in annotation.schema for annotation in self.annotations)
 
     def kept_text_bytes(self, training: bool = False) -> int:
-        """Return the size in UTF-8 bytes of the edited text of all documents without a `drop`; with
-        `training`, only of those that are not held out.
+        """Return the total size, in UTF-8 bytes, of the edited texts of all documents without a `drop`. With
+        `training`, held-out documents are not counted.
         """
         kept = pc.is_null(self.drop()).to_numpy(zero_copy_only=False)
         rows = pa.array(np.flatnonzero(kept & ~self.held_out() if training else kept))

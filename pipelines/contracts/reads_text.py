@@ -28,8 +28,8 @@ class ReadsText(Stage):
         return (self.input_text,)
 
     def judges(self) -> frozenset[str]:
-        """Return which of the units `lines` and `words` the stage uses to decide what to remove. A plan warns
-        about sources whose text lacks these units.
+        """Return the units, out of `lines` and `words`, by which the stage decides what to remove. A plan
+        warns about sources whose text lacks these units.
         """
         return frozenset()
 

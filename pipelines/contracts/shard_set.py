@@ -93,7 +93,8 @@ def shard_set_of(facts: Mapping[str, Any]) -> ShardSet:
 
 def choose_shard_set(sets: Mapping[str, ShardSet], name: str | None, where: str) -> tuple[str, ShardSet]:
     """Return (name, shard set) for the shard set called `name`, or for the only shard set if `name` is None.
-    Raises UserError, with a message that begins with `where`, if that is not possible.
+    Raises UserError, with a message that begins with `where`, if the corpus has no such shard set, or has
+    several and `name` is None.
     """
     if not sets:
         raise UserError(f"{where}: the corpus has no shards; add a `shards` step and build it again")
@@ -233,8 +234,8 @@ def _flat(column: pa.LargeListArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _numbers(column: pa.Array) -> np.ndarray:
-    """Return a column as an array, without pyarrow's `to_numpy`, which imports pandas and so delays the start
-    of small runs.
+    """Return a column as a NumPy array. pyarrow's own `to_numpy` imports pandas, which delays the start of
+    small runs.
     """
     if column.null_count:
         raise pa.ArrowInvalid(f"{column.null_count} values are null, expected none")

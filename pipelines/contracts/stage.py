@@ -38,8 +38,8 @@ class Cluster(Protocol):
         """Apply a module-level function to every item. Yield (position, result) as the tasks finish, in any
         order.
 
-        A UserError of a task is raised at once. A task that fails three times with other errors raises
-        UserError with `label(item)` and the reason.
+        A UserError from a task is raised at once. If a task fails three times with other errors, a UserError
+        with `label(item)` and the reason is raised.
         """
         ...
 
@@ -56,8 +56,8 @@ class ColumnTest(Protocol):
 
     @property
     def when(self) -> Mapping[str, tuple[Any, ...]]:
-        """The values allowed in each of the given columns for a document to be tested; empty for all
-        documents.
+        """The allowed values, by column. Only documents with an allowed value in each of these columns are
+        tested; if empty, all documents are.
         """
         ...
 
@@ -92,14 +92,14 @@ class Stage:
 
     @property
     def extrapolates(self) -> bool:
-        """Whether a random sample can estimate the effect of the stage on the whole corpus: the output for a
-        document depends little or not at all on the number of other documents.
+        """Whether a random sample can estimate the effect of the stage on the whole corpus. This is so if the
+        output for a document hardly depends on how many other documents there are.
         """
         return True
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the inputs of the stage, without `id`, which every stage receives. Only a corpus stage may
-        read more than columns.
+        """Return the inputs of the stage, except `id`, which every stage receives. A part stage may read only
+        those that `read_columns` returns.
         """
         raise NotImplementedError
 
@@ -124,15 +124,13 @@ class Stage:
         return {}
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """Return (module, command that installs it) for everything that the stage imports beyond the required
-        libraries.
-        """
+        """Return (module, command that installs it) for each optional library that the stage imports."""
         return ()
 
     @property
     def reproducible(self) -> bool:
         """Whether the same input gives the same bytes. If not, the fingerprints of steps that read the
-        stage's files cover the checksums of those files.
+        stage's files also cover the checksums of these files.
         """
         return True
 
@@ -145,13 +143,13 @@ class Stage:
         return {}
 
     def tests(self) -> Sequence[ColumnTest]:
-        """Return the tests in the stage's knobs by which it drops documents, in order; empty if its knobs
-        list no tests.
+        """Return, in order, the tests in the stage's knobs by which it drops documents; empty if there are
+        none.
         """
         return ()
 
     def check_types(self, types: pa.Schema) -> None:
-        """Raise ConfigError for a column of `read_columns()` whose type the stage cannot use; `types` holds
+        """Raise ConfigError if the stage cannot use the type of one of its `read_columns()`. `types` gives
         the types by column.
         """
 
@@ -162,8 +160,8 @@ class Stage:
         return {}
 
     def notice(self) -> str:
-        """Return a note that users see before the stage runs, for example on an unusual cost; empty if there
-        is none.
+        """Return a note for users to see before the stage runs, such as a warning of unusual cost; empty if
+        there is none.
         """
         return ""
 
@@ -177,7 +175,7 @@ class PartStage(Stage):
     """
 
     def gpus(self) -> float:
-        """Return the number of GPUs that a task with this stage reserves on Ray. With a fraction, several
+        """Return the number of GPUs that a task reserves on Ray to run this stage. A fraction lets several
         tasks share one GPU.
         """
         return 0

@@ -22,9 +22,9 @@ _FILE = "forgotten.json"
 def read_tombstone(output: Location) -> dict[str, Any]:
     """Return the tombstone of a corpus. Its entries are empty if nothing was forgotten.
 
-    `records` maps each source to its forgotten records, as sorted `path#record`. `pending` are the documents
-    whose removal is unfinished, and `asked` is a digest of the ids and URLs by which their removal was
-    requested. `before` are the fingerprints that the corpus had while it held documents that are now
+    `records` maps each source to a sorted list of its forgotten records, as `path#record`. `pending` lists
+    the documents whose removal is unfinished, and `asked` is a digest of the ids and URLs that the user gave
+    for this removal. `before` lists the fingerprints that the corpus had while it held documents that are now
     forgotten.
     """
     try:
@@ -39,14 +39,14 @@ def read_tombstone(output: Location) -> dict[str, Any]:
 
 def write_tombstone(output: Location, tombstone: dict[str, Any], check: Check | None = None) -> None:
     """Write a tombstone in the form that `read_tombstone` returns. `check` must raise an error if another
-    process may have changed the file since the tombstone was read; its records would be lost.
+    process may have changed the file since it was read; otherwise that process's records could be lost.
     """
     write_json(output / _FILE, tombstone, check)
 
 
 def mark_of(records: Mapping[str, Sequence[str]]) -> str:
-    """Return the mark of forgotten records, which are given for each source as a sorted list of
-    `path#record`; an empty string if there are none.
+    """Return the mark of a tombstone with these `records` (see `read_tombstone`): their digest, or an empty
+    string if there are none.
     """
     return digest({source: list(names) for source, names in records.items()}) if records else ""
 
@@ -59,8 +59,9 @@ def current_mark(output: Location) -> str:
 
 
 def is_current(output: Location, mark: str) -> bool:
-    """Return whether a step with this mark counts as published. While a removal is unfinished, the mark of
-    the previous tombstone also counts, because `forget` has not rewritten all steps yet.
+    """Return whether a step with this mark counts as published. If nothing was forgotten, any mark does.
+    While a removal is unfinished, the mark of the previous tombstone also counts, because `forget` has not
+    rewritten all steps yet.
     """
     tombstone = read_tombstone(output)
     records: dict[str, list[str]] = tombstone["records"]

@@ -30,8 +30,8 @@ def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath
     finish an interrupted run. Print what was done and, if `runs` is given, which training runs below it may
     have read the documents.
 
-    Raises UserError if the corpus is not on a local disk or an input file is not UTF-8, the errors of
-    `forget`, and CorruptFileError if a scan of the corpus directory still finds one of the documents.
+    Raises UserError if the corpus is not on a local disk or an input file is not UTF-8, and CorruptFileError
+    if a scan of the corpus directory still finds one of the documents. Also raises the errors of `forget`.
     """
     console = Console(highlight=False, markup=False)
     directory = _require_local(corpus)
@@ -70,8 +70,8 @@ def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath
 def _find_targets(
     corpus: Corpus, identifiers: Sequence[str], addresses: Sequence[str]
 ) -> tuple[list[bytes], list[str]]:
-    """Return the ids of the documents to forget, and the texts of those that have not been removed yet. The
-    documents of an interrupted run take precedence over the requested ones.
+    """Return the ids of the documents to forget, and the texts of those that have not been removed yet. If a
+    run was interrupted, these are its documents, not the requested ones.
     """
     pending = [corpus.find(doc["id"]) for doc in read_tombstone(corpus.directory)["pending"]]
     documents = pending or find_documents(corpus, identifiers, addresses)
@@ -125,14 +125,16 @@ def _describe_runs(runs: LocalPath, directory: LocalPath) -> list[str]:
 
 
 def _directories(corpora: Sequence[str]) -> set[Path]:
-    """Return the local directories of corpora. A variant is named by the path of its manifest."""
+    """Return the directories of the local corpora in `corpora`, in which a variant is named by the path of
+    its manifest.
+    """
     paths = [Path(name).resolve() for name in corpora if not is_url(name)]
     return {path.parent if path.suffix == ".json" else path for path in paths}
 
 
 def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool, keep: int = KEPT) -> None:
-    """List the step directories and search indexes that nothing uses, and all earlier builds except the last
-    `keep`; with `delete`, remove them.
+    """Print the step directories and search indexes that nothing uses, and all earlier builds except the last
+    `keep`. With `delete`, also remove them.
     """
     console = Console(highlight=False, markup=False)
     output = _require_local(configs[0].place)

@@ -206,8 +206,8 @@ def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
 
 
 def _new_name(path: str, mark: str) -> str:
-    """Return a new path for a rewritten file, in the same directory. The old file stays until the manifest
-    changes.
+    """Return a new path, in the same directory, for a rewritten file. The old file must stay until the
+    manifest no longer names it.
     """
     directory, slash, name = path.rpartition("/")
     stem, dot, suffix = name.rpartition(".")

@@ -29,9 +29,10 @@ class UnreachedStep:
 def find_unreached(
     configs: Sequence[CorpusConfig], output: LocalPath, surplus: Collection[LocalPath] = ()
 ) -> list[UnreachedStep]:
-    """Return the unused steps and stale search indexes in the output of the configurations. A step is used if
-    it is in the plan of a configuration, or belongs to the published corpus, to a variant, or to an earlier
-    build whose manifest is not in `surplus`. Raises UserError if the configurations have different outputs.
+    """Return the unused steps and stale search indexes in `output`, the output of all `configs`. A step is
+    used if it is in the plan of a configuration, or belongs to the published corpus, to a variant, or to an
+    earlier build whose manifest is not in `surplus`. Raises UserError if the configurations have different
+    outputs.
     """
     outputs = {config.output for config in configs}
     if len(outputs) != 1:

@@ -17,8 +17,8 @@ _LEAST_BYTES, _LEAST_DIFFERENT = 16, 8  # shorter or more monotonous probes occu
 
 
 def make_probes(texts: Sequence[str]) -> list[bytes]:
-    """Return up to 16 excerpts of 48 bytes of each text, spread evenly over it. A shorter text is its own
-    excerpt. Excerpts of fewer than 16 bytes, or with fewer than 8 distinct bytes, are left out.
+    """Cut up to 16 excerpts of 48 bytes from each text, spread evenly over it; a shorter text is used whole.
+    Excerpts with fewer than 16 bytes, or fewer than 8 distinct bytes, are left out.
     """
     probes = []
     for text in texts:
@@ -41,9 +41,9 @@ class Hit:
 
 
 def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tuple[list[Hit], int, int]:
-    """Return the files that contain an excerpt in `probes` or a row of a document in `ids`, and the numbers
-    of files and of bytes read. Only Arrow files are searched for ids. Raises CorruptFileError for an
-    unreadable file.
+    """Search all files below `directory`, and return (hits, number of files read, number of bytes read). A
+    file is a hit if it contains one of the excerpts `probes` or, for an Arrow file, a row of a document in
+    `ids`. Raises CorruptFileError for an unreadable file.
     """
     hits, files, size = [], 0, 0
     wanted = pa.array(ids, ID)
@@ -69,7 +69,7 @@ def _matching_bytes(path: Path, probes: Sequence[bytes]) -> list[bytes] | None:
 
 
 def _matching_ids(path: Path, probes: Sequence[bytes], wanted: pa.Array) -> list[bytes] | None:
-    """Return the document ids of the matching rows; the list is empty if the file has no ids. None if no row
+    """Return the document ids of the matching rows (an empty list if the file has no ids), or None if no row
     matches.
     """
     any_hit = False

@@ -31,7 +31,7 @@ class BuildRecord:
 
 
 def builds_of(directory: Location) -> Iterator[BuildRecord]:
-    """Yield the kept earlier builds of a corpus that differ from the published one, the oldest first, and
+    """Yield the earlier builds of a corpus that are kept and differ from the published one, oldest first, and
     then the published build. Raises UserError if no corpus is published in the directory.
     """
     published = load_corpus(directory)

@@ -99,8 +99,8 @@ class Comparison:
         return sum(int(t.alone[t.sets.index(name)]) for t in self.tallies.values() if name in t.sets)
 
     def reasons(self, name: str) -> Counter[str]:
-        """Return the number of documents that each rule of a set drops. A document that several of its rules
-        drop counts for the first of these rules.
+        """Return how many documents each rule of a set drops. A document that several of its rules drop is
+        counted only for the first of them.
         """
         return sum((tally.reasons[name] for tally in self.tallies.values() if name in tally.sets), Counter())
 
@@ -125,9 +125,9 @@ class Comparison:
         return tuple(sorted(pairs, key=lambda pair: -(pair.jaccard or 0)))
 
     def samples(self, name: str, count: int) -> list[tuple[str, str]]:
-        """Return (printed id, reason) for up to `count` documents that only the rule set `name` drops or, if
-        `name` is empty, that all compared sets drop (with the reason of the first set). The argument
-        `samples` of `compare_rules` limits how many are available per source.
+        """Return (printed id, reason) for up to `count` documents that only the rule set `name` drops. If
+        `name` is empty, return documents that all compared sets drop, with the reason that the first set
+        gives. Each source contributes at most as many as the argument `samples` of `compare_rules`.
         """
         tallies = [t for t in self.tallies.values() if name or len(t.sets) == len(self.compared)]
         chosen = heapq.nsmallest(count, (entry for t in tallies for entry in t.samples.get(name, ())))
@@ -141,9 +141,9 @@ def _pair(tally: Tally, one: str, other: str) -> tuple[int, int, int]:
 
 
 def compare_rules(directory: Location, names: Sequence[str] = (), samples: int = 0) -> Comparison:
-    """Apply rule sets (default: all) to every document of the sources that have the columns they read.
-    `samples` limits the size of each sample in `Tally.samples`. Raises UserError for an invalid argument, if
-    no source has the columns of a set that was given by name, or if no set can be applied.
+    """Apply each of the rule sets `names` (default: all) to every document of the sources that have its
+    columns. `samples` limits the size of each sample in `Tally.samples`. Raises UserError for an invalid
+    argument, if no source has the columns of a set in `names`, or if no set can be applied.
     """
     for name in names:
         if name not in RULE_SETS:
@@ -226,8 +226,8 @@ def _sample(into: Sampled, ids: pa.ChunkedArray, reasons: pa.Array, rows: np.nda
 
 
 def describe_missing_columns(comparison: Comparison, name: str, most: int) -> list[str]:
-    """Describe the columns of a rule set that at least one source lacks. Return one text for each stage that
-    writes such columns, with up to `most` names, for example `a, b and 3 more (of STAGE)`.
+    """Describe the columns of a rule set that at least one source lacks, in one text for each stage that
+    writes such columns. Each text lists up to `most` names, for example `a, b and 3 more (of STAGE)`.
     """
     by_stage: dict[str, dict[str, None]] = {}
     for column in (column for lacking in comparison.missing[name].values() for column in lacking):
@@ -240,7 +240,7 @@ def describe_missing_columns(comparison: Comparison, name: str, most: int) -> li
 
 
 def comparison_data(comparison: Comparison, samples: int) -> dict[str, Any]:
-    """Return the comparison as data for JSON, with up to `samples` documents of each sample."""
+    """Return the comparison as data for JSON, with at most `samples` documents in each sample."""
     sets = {}
     for name in comparison.compared:
         sources = {}

@@ -14,9 +14,9 @@ _COLUMNS = 3  # missing columns shown per rule set and stage
 
 
 def show_comparison(comparison: Comparison, samples: int, pairs: int) -> None:
-    """Print a comparison of rule sets, with the ids of up to `samples` documents for each set. `pairs` is the
-    number of pairs of rule sets to show, starting with the pairs that disagree on the most documents; 0 shows
-    all.
+    """Print a comparison of rule sets, with the ids of up to `samples` documents that each set alone drops
+    and up to `samples` that all sets drop. `pairs` limits the number of pairs of rule sets shown, those that
+    disagree on the most documents first; 0 shows all.
     """
     console = wide_console()
     corpus, compared = comparison.corpus.manifest, comparison.compared
@@ -102,7 +102,6 @@ def _agreement(comparison: Comparison) -> str:
 
 
 def _top(name: str, reasons: Counter[str]) -> str:
-    """Return the most frequent reasons with their counts, without the family prefix and the variant suffix."""
     family, _, variant = name.partition("@")
     top = sorted(reasons.items(), key=lambda entry: (-entry[1], entry[0]))
     shown = ", ".join(

@@ -18,14 +18,14 @@ from pipelines.contracts.lineage import Corpus, PublishedStep, open_corpus
 
 
 def write_contamination_report(corpus: Location, output: Location) -> None:
-    """Write one JSON line for every match of an evaluation item in a document, and print how many items of
-    each set every step found.
+    """Write every match of an evaluation item in a document to `output` as a JSON line, and print how many
+    items of each evaluation set each step found.
 
     Each line has the `step` that found the match, the `item`, its `field` (`prompt` or `answer`), the `score`
     (the share of the field's words that the document contains), the printed id of the `document`, and the
     `start` and `end` of the match in UTF-8 bytes of the text that was searched. `drop` is the rule that
-    dropped the document, or null. If the source comes with a split, the line also has the document's `split`.
-    Lines contain no text.
+    dropped the document, or null. If the source gives a split, the line also has the document's `split`. The
+    lines contain no text of documents or items.
 
     Raises UserError for a corpus without a decontaminate step, and for an output that already exists.
     """

@@ -32,8 +32,8 @@ class DocumentHistory:
 
 
 def document_history(corpus: Corpus, identifier: str) -> DocumentHistory:
-    """Return the history of a document, which is named by `source/path#record` or by its id in hex. Raises
-    UserError if there is no such document.
+    """Return the history of the document or quarantined record that `identifier` names, either as
+    `source/path#record` or by its id in hex. Raises UserError if the corpus has no such document.
     """
     located = corpus.find(identifier)
     origin = (located.printed, located.source, located.path, located.record)
@@ -46,8 +46,8 @@ def document_history(corpus: Corpus, identifier: str) -> DocumentHistory:
 
 
 def written_values(corpus: Corpus, part: Part, annotation: Annotation, *, raw: bool = False) -> dict[str, Any]:
-    """Return the columns that a step wrote for one document, with their values, but without edits. `part`
-    must hold only this document, and `annotation` must be in memory. Unless `raw`, personal data in string
+    """Return the values that a step wrote for one document, by column and without edits. `part` must contain
+    only this document, and the table of `annotation` must be in memory. Unless `raw`, personal data in string
     columns other than `drop` is redacted.
     """
     assert annotation.table is not None

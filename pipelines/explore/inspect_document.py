@@ -35,7 +35,7 @@ _WINNERS = ("_cluster", "_winner", "_winners")  # how columns with ids of docume
 
 def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
     """Print the history of a document, or the origin of a record that was set aside. `identifier` is
-    `source/path#record` or 32 hex digits. `raw` shows the stored text and other values without redaction.
+    `source/path#record` or 32 hex digits. With `raw`, the text is printed as stored, and nothing is redacted.
     Raises UserError if the corpus has no such document.
     """
     opened = open_corpus(corpus)
@@ -64,7 +64,7 @@ def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
 
 def show_rule(corpus: Location, rule: str, samples: int, *, raw: bool) -> None:
     """Print up to `samples` documents that `rule` dropped, and the ids and sizes of up to `samples` records
-    that were set aside for the reason `rule`. Raises UserError if there are neither.
+    that were set aside for the reason `rule`. Raises UserError if there are no such documents or records.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")
@@ -192,8 +192,9 @@ def _format_value(corpus: Corpus | None, name: str, value: Any) -> str:
 
 
 def winner_name(corpus: Corpus, identifier: bytes) -> str:
-    """Return the printed id of the document that a deduplication step preferred, with the directory of its
-    corpus if it is not in this one. If it is found in no corpus, return its id in hex with a note.
+    """Return the printed id of a document that a deduplication step preferred. If the document is in another
+    corpus that a step compared against, add the directory of that corpus. If no corpus contains it, return
+    its id in hex with a note.
     """
     try:
         return corpus.printed_id(identifier)
@@ -225,8 +226,8 @@ def _explain_drop(corpus: Corpus, step: PublishedStep, rule: str, part: Part) ->
 
 
 def _tests(step: PublishedStep) -> dict[str, tuple[tuple[str, ...], str]]:
-    """Return, for each rule of a filter step, the columns to show and a description of what it keeps. Empty
-    if the step is not a filter, or if its knobs are no longer valid.
+    """Return, for each rule of a filter step, the columns that it reads and a description of the values that
+    it keeps. The result is empty if the step is not a filter, or if its knobs are no longer valid.
     """
     from pipelines.stages.decide.filter import Filter
 

@@ -84,12 +84,13 @@ class LanguageThresholds:
 def language_thresholds(
     directory: Location, names: Sequence[str], reference: str = "en", least: int = 1000
 ) -> LanguageThresholds:
-    """Compute thresholds by language for each of `names`, which are `language_score` or rule sets, over all
-    documents that were read, including dropped ones. In the language `reference`, the bounds of a rule set
-    are used unchanged. The bound on stop words, which are English, always applies to English only.
+    """Compute thresholds by language for each of `names` (`language_score` or rule sets) from all documents
+    that were read, including dropped ones. In the language `reference`, the bounds of rule sets stay
+    unchanged. A language with fewer than `least` values in some column gets the default bounds. The bound on
+    stop words always applies to English only, because the stop words are English.
 
-    Raises UserError for an invalid argument, and if the corpus lacks needed columns or, where bounds depend
-    on the distribution of `reference`, has too few values in that language.
+    Raises UserError for an invalid argument, if the corpus lacks needed columns, or if bounds depend on the
+    distribution of `reference` and the corpus has fewer than `least` values in that language.
     """
     if least < 1:
         raise UserError(f"--least: got {least}, expected 1 or more")
@@ -116,8 +117,8 @@ def language_thresholds(
 
 
 def _tests(name: str) -> list[tuple[Rule, Method | None]]:
-    """Return the rules of a rule set or the language score, each with the method that transfers its bounds to
-    a language, if any.
+    """Return the rules of `name`, a rule set or the language score. Each comes with the method that adapts
+    its bounds to a language, or None.
     """
     if name == SCORE:
         return [(Rule(signal=SCORE, at_least=LOWEST), "median_std")]
@@ -130,8 +131,8 @@ def _bare(rule: Rule) -> str:
 
 
 def _values(corpus: Corpus, signal: str) -> dict[str, np.ndarray]:
-    """Return the values of a column by language, in ascending order, without null and NaN and without
-    documents of an unknown language.
+    """Return the values of a column by language, in ascending order, leaving out nulls, NaNs and documents of
+    an unknown language.
     """
     chunks: dict[str, list[np.ndarray]] = {}
     parts = [part for part in corpus.parts() if part.has(LANGUAGE) and part.has(signal)]
@@ -182,7 +183,7 @@ def _bounds(rule: Rule, method: Method, values: Values, language: str, reference
 
 def _by_deviations(bound: float, values: np.ndarray, reference: np.ndarray) -> float:
     """Return the value that lies as many standard deviations from the mean of `values` as `bound` lies from
-    the mean of `reference`.
+    the mean of `reference`, or `bound` itself if all values of `reference` are equal.
     """
     spread = float(np.std(reference, dtype=np.float64))
     if spread == 0:
@@ -206,7 +207,9 @@ def _cut(values: np.ndarray, side: str, dropped: Fraction) -> float:
 
 
 def _shortest(value: float) -> float:
-    """Return the decimal number with the fewest digits that rounds to the same float32, the type of ratios."""
+    """Return the decimal number with the fewest digits that rounds to the same float32 as `value`. Columns of
+    ratios are float32.
+    """
     return float(str(np.float32(value)))
 
 

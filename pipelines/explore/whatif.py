@@ -109,9 +109,9 @@ class WhatIf:
         return sources is None or source in sources
 
     def run(self, *, full: bool) -> dict[str, Impact]:
-        """Return the impact on every source to which a changed filter applies. With `full`, all documents are
-        counted rather than the published sample. Raises UserError if a filter reads a column that no step of
-        the corpus writes.
+        """Return the impact on each source to which a changed filter applies, counted in all documents with
+        `full`, otherwise estimated from the published sample. Raises UserError if a filter reads a column
+        that no step of the corpus writes.
         """
         impacts = {source: _current_impact(self, source) for source in self.sources()}
         thresholds = self._thresholds(full=full)
@@ -181,10 +181,10 @@ class WhatIf:
 
 
 def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
-    """Apply changes of thresholds to the filters of a built corpus. `changes` are `STEP.RULE.FIELD=value`,
-    `STEP.RULE.FIELD.KEY=value` or `STEP=[rules]`. Raises UserError if the corpus was built with other steps
-    than `config` has, if a change is invalid or has no effect, or if a filter reads columns that newly kept
-    documents lack.
+    """Return the filters of a built corpus together with the same filters after `changes`. Each change is
+    `STEP.RULE.FIELD=value`, `STEP.RULE.FIELD.KEY=value` or, to replace all rules of a step, `STEP=[rules]`.
+    Raises UserError if the corpus was built with other steps than `config` has or has no filter, if a change
+    is invalid, if the changes have no effect, or if a filter reads columns that newly kept documents lack.
     """
     corpus = open_corpus(config.place)
     if corpus.manifest.config["steps"] != without_places(plain_config(config))["steps"]:
@@ -312,8 +312,8 @@ def _stored_columns(part: Part, columns: Sequence[str]) -> pa.Table:
 
 
 def _eligible(question: WhatIf, table: pa.Table) -> pa.Array:
-    """Return, for each document, whether no step drops it or the first step that does is a filter or
-    deduplication, bool [n].
+    """Return, for each document, whether it is kept or was first dropped by a filter or deduplication: bool
+    [n].
     """
     names = [*question.now, *_dedup_steps(question)]
     step = table["drop_step"].combine_chunks()
@@ -363,8 +363,8 @@ def _group(table: pa.Table, request: Quantile) -> pa.Array:
 
 
 def _weighted_quantile(request: Quantile, chunks: Sequence[tuple[np.ndarray, float]]) -> float:
-    """Return the requested quantile of `chunks` of (values, weight). The weight is the number of documents
-    that each value represents.
+    """Return the requested quantile of the values in `chunks`. Each chunk is (values, weight), where the
+    weight is the number of documents that each value represents.
     """
     values = np.concatenate([numbers for numbers, _ in chunks])
     weights = np.concatenate([np.full(len(numbers), weight) for numbers, weight in chunks])

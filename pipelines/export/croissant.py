@@ -62,8 +62,8 @@ def croissant(
     files: Sequence[ExportedFile],
     written_as: str,
 ) -> str:
-    """Return the content of `croissant.json` for an export. `sources` has the facts of each source, as in
-    export.json. `written_as` is parquet or jsonl.
+    """Return the content of `croissant.json` for an export. `sources` maps each source to its facts, as in
+    export.json. `written_as` is the format of the files, `parquet` or `jsonl`.
     """
     encoding, file_set = _ENCODINGS[written_as], f"{written_as}-files"
     licences = list(dict.fromkeys(f["licence"] for f in sources.values() if f["licence"] not in ("", "unknown")))

@@ -24,9 +24,9 @@ def dataset_card(
     *,
     with_columns: bool = True,
 ) -> str:
-    """Return the dataset card of an export. `sources` has the facts of each source, as in export.json. Unless
-    `with_columns` is False, the front matter has the types of all columns, because a reader of JSON lines
-    could not know the type of a column that is null in the first file.
+    """Return the dataset card of an export. `sources` maps each source to its facts, as in export.json.
+    Unless `with_columns` is False, the front matter lists the types of all columns, because a reader of JSON
+    lines cannot infer the type of a column that is null throughout the first file.
     """
     configs, infos = [], []
     features = [f"  - name: {field.name}\n    dtype: {_dtype(field.type)}" for field in schema]
@@ -65,8 +65,9 @@ def dataset_card(
 
 
 def _configurations(files: Sequence[ExportedFile]) -> dict[str, dict[str, str]]:
-    """Return, for each configuration, the glob pattern of the files of each split. The first configuration
-    covers all files. If there are several sources, each has a configuration, too.
+    """Return the glob pattern of the files of each split, by configuration and split. The configuration
+    `default` covers all sources. If there are several, each source not named `default` also has a
+    configuration of its own.
     """
     found: dict[str, dict[str, str]] = {_ALL: {}}
     several = len({file.source for file in files}) > 1

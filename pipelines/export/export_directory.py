@@ -47,8 +47,8 @@ class UnfinishedExport:
         self._output, self._request, self._receipts = output, request, receipts
 
     def finished(self, path: str, inputs: str, kind: type[Written]) -> Written | None:
-        """Return the record of the file `path`, as a `kind`, if an earlier run wrote the file from inputs
-        with the digest `inputs` and it still matches the record.
+        """Return the record of the file at `path`, an instance of `kind`, if an earlier run wrote the file
+        from inputs with the digest `inputs` and the file still matches its record; otherwise return None.
         """
         receipt = self._receipts.get(path)
         if receipt is None or receipt["inputs"] != inputs:
@@ -85,7 +85,8 @@ def _versions() -> dict[str, str]:
 def prepare_output(output: Location, corpus: Corpus, request: dict[str, Any]) -> UnfinishedExport:
     """Create the directory of an export, or continue an unfinished run of the same export. Files written with
     another version of gristmill, Python, PyArrow or zlib will be written again. Raises ConflictError if
-    `output` is a file, lies inside the corpus, or contains anything else.
+    `output` is a file, lies inside the corpus, or is a non-empty directory without an unfinished run of this
+    export.
     """
     if output.is_file():
         raise ConflictError(f"{output}: is a file, expected a directory")

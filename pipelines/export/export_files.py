@@ -105,8 +105,8 @@ class ExportJob:
 
 
 def choose_workers(workers: int | None, plans: Sequence[FilePlan]) -> int:
-    """Return the number of processes that write the files: `workers` or, if that is None, one per GiB to read
-    but at most one per processor; never more than one per file.
+    """Return the number of processes that write the files: `workers` or, if that is None, one per full GiB to
+    read, up to the number of processors. There is always at least one, and never more than one per file.
     """
     if workers is None:
         workers = min(os.cpu_count() or 1, sum(plan.bytes_read for plan in plans) // _BYTES_PER_WORKER)

@@ -34,8 +34,9 @@ SPLIT_COLUMN = pa.field("split", pa.string())
 def export_schema(
     corpus: Corpus, columns: Sequence[str], without: Sequence[str], where: str = "--columns"
 ) -> pa.Schema:
-    """Return EXPORT_SCHEMA without the columns `without`, followed by `split` if a source comes with a split,
-    and by the annotations `columns`. Raises UserError for a column that cannot be exported or left out.
+    """Return the schema of an export: EXPORT_SCHEMA without the columns in `without`, then `split` if any
+    source of the corpus comes with a split, then the annotations `columns`. Raises UserError for a column
+    that cannot be exported or left out.
     """
     for name in without:
         if name not in OPTIONAL_COLUMNS:
@@ -56,8 +57,8 @@ def scalar_columns(corpus: Corpus) -> pa.Schema:
 
 
 def chosen_columns(corpus: Corpus, names: Sequence[str], where: str) -> list[pa.Field]:
-    """Return the named columns of `scalar_columns`. Raises UserError, with a message that begins with
-    `where`, for any other name.
+    """Return the fields of the columns `names`, each once. Raises UserError, with a message that begins with
+    `where`, for a name that `scalar_columns` does not contain.
     """
     columns = scalar_columns(corpus)
     for name in names:
@@ -70,8 +71,8 @@ def chosen_columns(corpus: Corpus, names: Sequence[str], where: str) -> list[pa.
 
 
 def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
-    """Return a table of `schema` with the documents of a part that no step dropped, with edited text and with
-    `url` and `meta` as `redact_fields` returns them.
+    """Return the kept documents of a part as a table of `schema`, with edited text. `url` and `meta` are
+    redacted as in `redact_fields`.
     """
     names = [name for name in schema.names if name not in ("id", "text", SPLIT_COLUMN.name)]
     docs = part.table((DROP, "edited_text", *names, *(["id"] if "id" in schema.names else [])))

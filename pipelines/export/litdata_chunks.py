@@ -24,8 +24,8 @@ _ONE_TENSOR = (
 
 
 def write_chunk(sink: BinaryIO, ids: np.ndarray, lengths: np.ndarray) -> None:
-    """Write a chunk of documents. `ids` has the token ids of all documents, and `lengths` the number of token
-    ids in each document. Raises UserError if the chunk has 4 GiB or more.
+    """Write documents as one chunk. `ids` holds the token ids of all documents, concatenated, and `lengths`
+    the number of ids in each document. Raises UserError if the chunk would have 4 GiB or more.
     """
     header = 4 * (len(lengths) + 2)
     offsets = header + np.concatenate([[0], np.cumsum(lengths)]) * ids.itemsize
@@ -39,8 +39,8 @@ def write_chunk(sink: BinaryIO, ids: np.ndarray, lengths: np.ndarray) -> None:
 
 
 def chunk_index(names: Sequence[str], shards: Sequence[ShardRecord], dtype: str) -> bytes:
-    """Return the content of `index.json` for the chunks in the files `names`, one for each shard. In a chunk,
-    but not in its shard, each document ends with `<eos>`.
+    """Return the content of `index.json`, which lists the chunks. The file names[i] contains the documents of
+    shards[i], with `<eos>` added to each. `dtype` is the type of the token ids in the shards.
     """
     kind, number = DTYPES[dtype]
     chunks: list[dict[str, Any]] = []

@@ -25,8 +25,9 @@ _HIGHEST = (1 << 32) - 1  # offset
 def write_shard_file(
     schema: pa.Schema, sink: BinaryIO, rows: Iterator[Mapping[str, Any]], json_of: Callable[[Any], bytes]
 ) -> None:
-    """Write a shard with one sample for each of `rows`, which have the columns of `schema`. `json_of` encodes
-    the values of columns whose encoding is `json`. Raises UserError if the shard has 4 GiB or more.
+    """Write a shard with one sample per row. `rows` have the columns of `schema`; `json_of` encodes the
+    values of all columns except strings that cannot be null. Raises UserError if the shard would have 4 GiB
+    or more.
     """
     columns = [(name, encoding == "str") for name, encoding in _encodings(schema).items()]
     samples = []

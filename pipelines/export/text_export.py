@@ -59,12 +59,12 @@ def export_corpus(
     workers: int | None = 1,
 ) -> list[ExportedFile]:
     """Write the kept, edited text of a corpus into the directory or prefix `output`, and return the records
-    of the files with documents. `export.json` is written last.
+    of the files that contain documents. `export.json` is written last.
 
     `format` is parquet (zstd, page checksums), jsonl (gzip), webdataset (tar) or mds. If `sources` is None,
     all sources are exported. `columns` are annotations to add; they are null in sources to which their step
     does not apply. `without` leaves out `url` or `meta`, or both. `workers` is the number of processes, each
-    of which writes one file at a time; if it is None, it is chosen by the amount of text.
+    of which writes one file at a time; if it is None, it depends on the amount of text.
 
     Raises ConflictError if `output` lies inside the corpus or contains anything but an unfinished run of the
     same export, or if the corpus changes in the meantime. Raises UserError for an unknown source, column or
@@ -259,8 +259,8 @@ def _kept_splits(part: Part) -> set[str]:
 
 
 def _groups(corpus: Corpus, source: str, file_bytes: int) -> Iterator[list[Part]]:
-    """Yield groups of consecutive parts with about `file_bytes` of stored text each, without parts that have
-    no kept documents.
+    """Yield the parts that have kept documents, in groups of consecutive parts with about `file_bytes` of
+    stored text each.
     """
     filled = 0
 

@@ -86,7 +86,7 @@ def export_tokens(
 ) -> list[FileRecord]:
     """Write the token shards of a corpus into the directory or prefix `output`, and return the records of all
     files but `export.json`, which is written last. `format` is a key of TOKEN_FORMATS. `shard_set` may be
-    omitted if there is only one.
+    omitted if the corpus has only one shard set. If `sources` is None, all sources are exported.
 
     Raises ConflictError if `output` cannot be used (see `prepare_output`), or if the corpus changes in the
     meantime. Raises UserError for an unknown source or shard set, and for a vocabulary that lacks `<eos>` or
@@ -179,9 +179,7 @@ def write_token_file(corpus: Corpus, output: Location, file: TokenFile) -> FileR
 
 
 def with_eos(shard: Shard, eos: int, kind: np.dtype) -> np.ndarray:
-    """Return the tokens of all documents of a shard, with `eos` after each document, as an array of type
-    `kind`.
-    """
+    """Return the token ids of a shard, with `eos` after each document, as an array of dtype `kind`."""
     documents = len(shard.offsets) - 1
     ids = np.empty(len(shard.tokens) + documents, kind)
     ends = shard.offsets[1:] + np.arange(documents)

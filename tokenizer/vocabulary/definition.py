@@ -74,7 +74,9 @@ class Definition:
 
     @cached_property
     def unknown_id(self) -> int | None:
-        """The id of the unknown token, which is the only special token that text may yield."""
+        """The id of the unknown token, or None. It is the only special token that encoding a text may
+        produce.
+        """
         model = self.data["model"]
         if model["type"] == "Unigram":
             return model["unk_id"]
@@ -285,7 +287,7 @@ def characters_of_bytes() -> tuple[str, ...]:
 
 @cache
 def _byte_of_character() -> dict[str, int]:
-    """Return GPT-2's table of the byte that each character represents."""
+    """Return GPT-2's mapping from characters to the bytes that they represent."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [value for value in range(BYTE_VALUES) if value not in printable]
     table = {chr(value): value for value in printable}

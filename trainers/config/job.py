@@ -298,7 +298,7 @@ class Job(ABC):
     execution: Execution = field(default_factory=Execution)
 
     def check(self) -> None:
-        """Validate ranges and the rules that span several sections."""
+        """Validate ranges, and check the rules that span several sections."""
         require(self.log_every >= 1, f"log_every: got {self.log_every}, allowed 1 or more")
         require(len(set(self.sinks)) == len(self.sinks), f"sinks: got {list(self.sinks)}, each allowed only once")
         require(

@@ -120,7 +120,9 @@ class Data:
     bptt: int | None = field(default=None, metadata=ADDED)
 
     def check(self) -> None:
-        """Validate ranges, and check that phases and stages end in ascending order."""
+        """Validate ranges, and check that phases and stages end in ascending order and that `bptt` divides
+        every row length.
+        """
         require(self.sequence_length >= 2, f"sequence_length: got {self.sequence_length}, allowed 2 or more")
         _check_weights(self.weights)
         require(0 < self.subset <= 1, f"subset: got {self.subset}, allowed above 0 and at most 1")
@@ -205,7 +207,7 @@ class PeriodicEvaluation:
 
     @property
     def settings(self) -> dict[str, int]:
-        """The settings of `trainers evaluate` that differ from its defaults."""
+        """`limit` and `shots`, by name, where they differ from the defaults of `trainers evaluate`."""
         given = {"limit": self.limit, "shots": self.shots or None}
         return {name: value for name, value in given.items() if value is not None}
 

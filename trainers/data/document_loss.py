@@ -154,7 +154,7 @@ def _documents(source: SourceStream) -> tuple[list[np.ndarray], int]:
 
 
 def _id_prefixes(ids: Any) -> np.ndarray:
-    """Return the first 8 bytes of each 16-byte id, as big-endian numbers in uint64."""
+    """Return the first 8 bytes of each 16-byte id, read as a big-endian number, uint64."""
     whole = np.frombuffer(ids.buffers()[1], dtype=">u8")[2 * ids.offset :: 2]
     return whole[: len(ids)].astype(np.uint64)
 

@@ -25,7 +25,7 @@ class JobCorpus(Protocol):
 
     @property
     def tokenizer(self) -> TokenizerRecord:
-        """The record of the tokenizer."""
+        """The tokenizer's record, with its file, size of vocabulary and special tokens."""
         ...
 
 
@@ -36,7 +36,7 @@ class JobSource(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the source."""
+        """The name of the source or task."""
         ...
 
     @property
@@ -55,7 +55,7 @@ class JobTraining(Protocol):
 
     @property
     def order(self) -> Order:
-        """The order of the samples."""
+        """The order in which the run reads samples."""
         ...
 
     @property
@@ -65,16 +65,16 @@ class JobTraining(Protocol):
 
     @property
     def sources(self) -> Sequence[JobSource]:
-        """The sources; `Batch.source` is an index into them."""
+        """The sources of the samples. `Batch.source` contains indices into this sequence."""
         ...
 
     @property
     def row_lengths(self) -> Sequence[int]:
-        """The nominal length of a row in each phase of the order."""
+        """The nominal row length of each phase of the order, in positions."""
         ...
 
     def read_since(self, sample: int) -> Self:
-        """Return the same data, read from `sample` on."""
+        """Return the same data, with `since` set to `sample`."""
         ...
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:

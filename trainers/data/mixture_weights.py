@@ -32,16 +32,18 @@ class SourceMixture:
 
     @property
     def total(self) -> float:
-        """The number of tokens at which caps end the mixture; infinite if this never happens."""
+        """The number of tokens after which the mixture ends because of caps; infinity if it never ends."""
         return float(self.ends[-1])
 
     def with_caps(self, caps: np.ndarray) -> "SourceMixture":
-        """Return the mixture of the same stages under other caps [sources]."""
+        """Return the mixture of the same stages with other caps: the maximum number of tokens of each source,
+        shape [sources].
+        """
         return build_mixture(self.stages, dict(zip(self.names, caps.tolist(), strict=True)), self.names)
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """The number of tokens of the whole run after which each part begins, shape [parts]."""
+        """The token of the whole run at which each part begins, shape [parts]."""
         return np.concatenate([[0.0], self.ends[:-1]])
 
     @cached_property

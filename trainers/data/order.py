@@ -196,7 +196,7 @@ class Order:
         return Samples(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
 
     def totals(self, samples: int) -> DrawTotals:
-        """Return the totals drawn from each source by the first `samples` samples."""
+        """Return what the first `samples` samples draw from each source."""
         self._seek(samples)
         sequences, capacity, tokens, epochs = self._totals_at(self._at)
         return DrawTotals(sequences, tokens, capacity, epochs, self._mixture(self._at).requested(int(tokens.sum())))

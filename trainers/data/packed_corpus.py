@@ -64,7 +64,7 @@ class TrainingCorpus:
     span_types: frozenset[str] = frozenset()
 
     def held_out(self, split: str) -> dict[str, SourceStream]:
-        """Return the sources of the split `validation` or `test`."""
+        """Return the sources, by name, of the split `validation` or `test`."""
         return self.test if split == TEST else self.validation
 
 
@@ -110,7 +110,7 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
 
 
 def corpus_of(config: Pretraining) -> TrainingCorpus:
-    """Open the corpora that a configuration names."""
+    """Open the corpora that a configuration names, as one corpus."""
     return open_corpus(config.data.corpora, config.data.shard_set, config.objective.frame)
 
 
@@ -246,7 +246,7 @@ class TrainingData:
                 yield "pairs", {"source": source.name, **its, "message": message}
 
     def packed_at(self, sample: int) -> PackedCorpus:
-        """Return the packed corpus that the phase of a sample reads."""
+        """Return the packed corpus of the phase that contains a sample."""
         return self.packed_phases[self.order.phase_of(sample)]
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
@@ -276,7 +276,9 @@ class TrainingData:
         return self.order.totals(self.since)
 
     def rows(self, samples: Samples, minimum: int = 0) -> Batch:
-        """Make the rows of samples of one phase, as `PackedCorpus.rows` does."""
+        """Make the rows of `samples`, padded to at least `minimum` rows. All samples must belong to the same
+        phase.
+        """
         first = int(samples.number[0]) if len(samples) else 0
         return self.packed_at(first).rows(samples, minimum, self.excluded)
 
@@ -321,7 +323,7 @@ def packed_phases_of(corpus: TrainingCorpus, config: Pretraining) -> tuple[Packe
 
 
 def order_of(corpus: TrainingCorpus, config: Pretraining, packed_phases: tuple[PackedCorpus, ...]) -> Order:
-    """Return the order of the samples of a run with a resolved batch size."""
+    """Return the order of a run's samples. The batch size in `config` must be resolved."""
     ends = [*(phase.until_step * (config.batch.sequences or 0) for phase in config.data.phases), None]
     phases = [
         OrderPhase(

@@ -53,7 +53,9 @@ class SourceStream:
         return sum(shard.text_bytes for shard in self.shards)
 
     def count(self, length: int) -> int:
-        """Return the number of sequences in an epoch. A sequence has up to `length` tokens."""
+        """Return the number of sequences of up to `length` tokens in an epoch. With `packing`, `length` is
+        not used.
+        """
         return len(self.packing.sizes) if self.packing is not None else -(-self.tokens // length)
 
     def longest(self, length: int) -> int:

@@ -93,7 +93,9 @@ def outputs_of(task: Task) -> int:
 
 
 def class_weights(config: Finetuning) -> list[float] | None:
-    """Return the weight of each class of a resolved job, in the order of the task's labels."""
+    """Return the weight of each class, in the order of the task's labels, or None if the classes are not
+    weighted. The job must be resolved.
+    """
     assert not isinstance(config.class_weights, str), "the job is resolved"
     if config.class_weights is None:
         return None

@@ -122,7 +122,7 @@ class Engine:
 
     @property
     def zero_stage(self) -> int:
-        """The ZeRO stage in use; 0 if torch alone trains on a single worker."""
+        """The ZeRO stage in use, or 0 for none."""
         return self._workers.zero_stage
 
     @property
@@ -331,7 +331,9 @@ class Engine:
             yield name, {key: tensor.detach().to("cpu", torch.float32, copy=True) for key, tensor in found.items()}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of the full tensor of every parameter by name."""
+        """Return the full shape of every parameter by name, also where ZeRO divides a parameter among
+        workers.
+        """
         return {
             name: tuple(getattr(parameter, "ds_shape", parameter.shape))
             for name, parameter in self._model.named_parameters()
@@ -409,7 +411,7 @@ class Engine:
 
 
 def dropout_seed(seed: int, step: int, rank: int, micro_batch: int, window: int = 0) -> int:
-    """Return the seed of dropout for one pass, a number of 63 bits."""
+    """Return the seed of dropout for one pass, a 63-bit integer."""
     later = f"/{window}" if window else ""
     return xxhash.xxh3_64_intdigest(f"dropout/{seed}/{step}/{rank}/{micro_batch}{later}".encode()) >> 1
 

@@ -38,7 +38,7 @@ class Partitions:
         return self._optimizer
 
     def keys(self, parameter: Any) -> tuple[str, ...]:
-        """Return the names of a parameter's optimizer state."""
+        """Return the names of the state tensors that the optimizer keeps for a parameter."""
         return state_keys(parameter, self._optimizer)
 
     def allocate(self, updates: int) -> None:
@@ -165,7 +165,9 @@ class Partitions:
         return found.detach()
 
     def write(self, parameter: Any, key: str, value: torch.Tensor) -> None:
-        """Set the `weight` or optimizer state of a parameter from the full tensor."""
+        """Set a parameter's weight, if `key` is `weight`, or else its optimizer state named `key`. `value` is
+        the full tensor.
+        """
         from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
 
         value = value.to(parameter.device, torch.float32)

@@ -59,7 +59,7 @@ class SingleWorker:
         return groups
 
     def backward(self, loss: Any, is_last: bool) -> None:
-        """Add the gradients of one micro-batch's part of the loss."""
+        """Compute the gradients of one micro-batch's part of the loss and add them to those of the step."""
         loss.backward()
 
     def update(self) -> float:
@@ -82,7 +82,7 @@ class SingleWorker:
                 torch._foreach_copy_(*(list(each) for each in zip(*rounded, strict=True)))
 
     def discard(self) -> None:
-        """Discard the gradients of a step that was not finished."""
+        """Discard the gradients of an unfinished step and release cached GPU memory."""
         self._optimizer.zero_grad()
         for parameter in self._masters:
             parameter.grad = None
@@ -90,7 +90,7 @@ class SingleWorker:
             torch.cuda.empty_cache()
 
     def keys(self, parameter: Any) -> tuple[str, ...]:
-        """Return the names of a parameter's optimizer state."""
+        """Return the names of the state tensors that the optimizer keeps for a parameter."""
         return state_keys(parameter, self._optimizer)
 
     def allocate(self, updates: int) -> None:
@@ -112,7 +112,7 @@ class SingleWorker:
         return tensor
 
     def write(self, parameter: Any, key: str, value: torch.Tensor) -> None:
-        """Set the `weight` or optimizer state of a trained parameter."""
+        """Set a trained parameter's weight, if `key` is `weight`, or else its optimizer state named `key`."""
         self._tensor(parameter, key).copy_(value)
         if key == "weight":
             parameter.data.copy_(value)

@@ -140,8 +140,8 @@ class ZeroWorkers(Partitions):
         return groups
 
     def backward(self, loss: Any, is_last: bool) -> None:
-        """Add the gradients of one micro-batch's part of the loss; `is_last` marks the last micro-batch of an
-        update.
+        """Compute the gradients of one micro-batch's part of the loss and add them to those of the step.
+        `is_last` marks the last micro-batch of an update.
         """
         # DeepSpeed averages gradients over the workers; the loss is a mean over the targets of all of them.
         self.forward.backward(loss * torch.distributed.get_world_size(), scale_wrt_gas=False)

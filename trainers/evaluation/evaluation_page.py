@@ -12,7 +12,7 @@ from trainers.evaluation.suites.won_items import shown_items, won_items
 
 
 def render_evaluation(evaluation: Evaluation) -> str:
-    """Return the page as self-contained HTML."""
+    """Return the page of an evaluation as self-contained HTML."""
     parted = [result for result in evaluation.results if result.subtasks is not None or result.fields is not None]
     tasks = list(dict.fromkeys(result.task for result in evaluation.results))
     return render_template(

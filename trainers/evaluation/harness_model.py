@@ -36,7 +36,7 @@ class HarnessModel(LM):
 
     @property
     def tokenizer_name(self) -> str:
-        """The name of the model, under which the library caches requests."""
+        """The model's name with `__` for `/`, under which the library caches requests."""
         return self._scorer.name.replace("/", "__")
 
     def loglikelihood(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
@@ -114,7 +114,9 @@ def run_harness(
 
 
 def harness_lines(made: dict[str, Any]) -> list[Sequence[str]]:
-    """Return a table as a header and a row for every task and metric."""
+    """Return the scores of a report of `run_harness` as a table: a header, and a row for every task and
+    metric.
+    """
     rows: list[Sequence[str]] = [("task", "items", "score", "value", "error")]
     for task, scores in made["results"].items():
         items = made["n-samples"][task]["effective"]

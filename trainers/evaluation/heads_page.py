@@ -44,7 +44,9 @@ class HeadGrid:
 
 
 def render_heads(model: str, text: str, table: pa.Table, effects: HeadEffects) -> str:
-    """Return the page as self-contained HTML, given the results of `measure_heads`."""
+    """Return the page about a model's attention heads as self-contained HTML, given the results of
+    `measure_heads`.
+    """
     rows = table.to_pylist()
     return render_template(
         Path(__file__).with_name("heads.html"),

@@ -41,7 +41,9 @@ class PrefixLM(PairObjective):
     prompt_format: ClassVar[PromptFormat] = PromptFormat(plain_text=True)
 
     def check(self) -> None:
-        """Raise ValueError if `target_share` is out of range or the options are incompatible."""
+        """Raise ValueError if `target_share` is out of range, or if `bidirectional_prefix` and
+        `loss_on_prefix` are both true.
+        """
         if self.target_share is not None and not 0 < self.target_share < 1:
             raise ValueError(
                 f"target_share: got {self.target_share}, allowed above 0 and below 1, or null for any split"

@@ -81,7 +81,7 @@ class SalientSpans(PairObjective):
         return documents.pairs(inputs.with_marks(None, eos), targets.with_marks(None, eos, targets.sizes > 0))
 
     def _chosen(self, batch: Batch, documents: Documents, context: Context) -> np.ndarray:
-        """Return which tokens are removed, bool [tokens]."""
+        """Return which tokens to remove, bool [tokens]."""
         assert batch.spans is not None
         text = documents.content
         opens = np.zeros(len(text.tokens), dtype=bool)

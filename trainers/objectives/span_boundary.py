@@ -42,7 +42,7 @@ class SpanBoundary(Masking):
 
     @property
     def exported(self) -> TrainingObjective:
-        """Objective `masked` with spans, because an export has no boundary head."""
+        """The objective `masked` with the same spans, because exports lack the boundary head."""
         return Masked(self.rate, self.mask_share, self.random_share, "spans", self.span_p, self.span_words, self.copies)
 
     def apply(self, batch: Batch, context: Context) -> Batch:

@@ -114,7 +114,7 @@ class Corruption(PairObjective):
 
     @property
     def least_tokens(self) -> int:
-        """The fewest tokens that a document must have to give a target."""
+        """The minimum number of tokens that a document needs to have a target."""
         return 1 if self.style in ("mass", "bert") or (self.noise == "tokens" and self.style != "deshuffle") else 2
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:

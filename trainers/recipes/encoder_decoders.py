@@ -255,7 +255,7 @@ def tiny_multitask() -> Pretraining:
 
 
 def tiny_prefix_lm() -> Pretraining:
-    """A decoder of toy size with a bidirectional prefix."""
+    """A prefix LM of toy size: a decoder that attends to its prefix in both directions."""
     base = tiny_t5()
     return replace(
         base,

@@ -266,7 +266,7 @@ def albert_base() -> Pretraining:
 
 
 def _albert(name: str, base: Pretraining, **sizes: float) -> Pretraining:
-    """Return the recipe of a larger ALBERT, with the learning rate of RoBERTa-large."""
+    """Return the recipe of a larger ALBERT: `base` with other `sizes` and RoBERTa-large's learning rate."""
     optimizer = replace(base.optimizer, learning_rate=4e-4)
     return replace(base, name=name, model=replace(base.model, **sizes), optimizer=optimizer)  # type: ignore[arg-type]
 

@@ -41,7 +41,7 @@ class Run:
 
     @property
     def step_positions(self) -> int:
-        """The number of tokens in the batch of one step, on average (`BatchSize.tokens`)."""
+        """The average number of tokens in the batch of a step (`BatchSize.tokens`)."""
         return int(self.config["batch"]["tokens"])
 
     @property
@@ -51,7 +51,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """The state of the run, in words."""
+        """The state of the run: finished, not begun, not finished, stopped or failed."""
         if self.finished:
             return "finished"
         endings = [event["event"] for event in self.events if event["event"] in ("start", "stopped", "error")]
@@ -76,7 +76,7 @@ class Run:
         return float(sum(part[-1]["time"] - part[0]["time"] for part in parts_of(self.events)))
 
     def sources(self) -> list[str]:
-        """Return the sources with measurements, in descending order of tokens."""
+        """Return the names of the sources with measurements, those with the most tokens first."""
         seen: dict[str, int] = {}
         for event in (*self.validations[-1:], *self.steps):
             for name, entry in event["sources"].items():
@@ -114,7 +114,7 @@ def _checkpoints(run: LocalPath) -> Iterator[tuple[int, LocalPath, int]]:
 
 
 def _evaluations(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the last event of every evaluation and step, ordered by step."""
+    """Return the last event of each evaluation at each step, ordered by step and name."""
     found = {(event["step"], event["name"]): event for event in events if event["event"] == "evaluation"}
     return [event for _, event in sorted(found.items())]
 

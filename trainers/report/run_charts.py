@@ -125,7 +125,7 @@ class Curves:
         return [each for each in drawn if each]
 
     def speed(self) -> list[LineChart]:
-        """Draw throughput, utilisation and memory."""
+        """Draw tokens per second, model FLOPs utilisation and peak memory, in one chart each."""
         drawn = (
             self._of_steps("Tokens per second", _field("tokens_per_second"), compact),
             self._of_steps("Model FLOPs utilisation", _field("mfu"), lambda value: f"{100 * value:.3g} %"),
@@ -134,7 +134,7 @@ class Curves:
         return [each for each in drawn if each]
 
     def padding(self) -> list[LineChart]:
-        """Draw, at each step, the share of padding among all positions up to that step."""
+        """Draw the share of padding among all positions up to each step."""
         drawn = self._of_steps("Padding, share of all positions up to here", _padding, lambda value: f"{value:.3g} %")
         return [drawn] if drawn else []
 
@@ -193,7 +193,7 @@ def happened(run: Run) -> Iterator[Event]:
 
 
 def text(event: Event) -> str:
-    """Return the message of an event, or its fields as text if it has no message."""
+    """Describe an event in text: by its message or, if it has none, by its fields."""
     fields = {key: value for key, value in event.items() if key not in ("event", "time")}
     description = str(event.get("message", fields))
     return f"resumed {description}" if event["event"] == "resume" else description

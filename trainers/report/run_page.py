@@ -24,7 +24,7 @@ def write_report(paths: Sequence[LocalPath], output: LocalPath) -> None:
 
 
 def render(runs: Sequence[Run]) -> str:
-    """Return the report of these runs as self-contained HTML."""
+    """Return the report of `runs` as a self-contained HTML page."""
     curves = Curves(runs)
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} training runs"
     scores, comparisons = _scores(runs)
@@ -55,7 +55,7 @@ def _configuration(config: Mapping[str, Any]) -> str:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Return the key figures of a run by name. A figure that the run lacks is None or 0."""
+    """Return the key figures of a run, keyed by name. Missing figures are None, or 0 for counts."""
     validated = [event for event in run.validations if _is_finite(event.get("loss"))]
     best = min(validated, key=lambda event: event["loss"], default=None)
     speeds = [event["tokens_per_second"] for event in run.steps]

@@ -144,7 +144,7 @@ def _label(own: Mapping[str, str], peers: Sequence[Mapping[str, str]], differing
 
 
 def score_rows(groups: Sequence[Group]) -> Iterator[ScoreRow]:
-    """Yield a row for every metric of every group, summarised over its runs."""
+    """Yield a row for each metric of each group, which summarises the metric over the group's runs."""
     for group in groups:
         for metric, first in group.results[0].scores.items():
             values = group.values(metric)
@@ -184,7 +184,7 @@ def table(results: Sequence[Result]) -> list[str]:
 
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of cells as lines with aligned columns. There must be at least one row."""
+    """Format each row of cells as a line of text, with aligned columns. `rows` must not be empty."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 

@@ -159,10 +159,10 @@ class Batch:
 
     @property
     def target_segments(self) -> np.ndarray:
-        """The segment of each target, int64, in the shape of `targets`."""
+        """The segment number of each target, int64, in the shape of `targets`."""
         return self.segments if self.decoder is None else self.decoder.segments
 
     @property
     def target_documents(self) -> np.ndarray:
-        """The document of each target, int64, in the shape of `targets`."""
+        """The document number of each target, int64, in the shape of `targets`."""
         return self.target_segments if self.documents is None else self.documents

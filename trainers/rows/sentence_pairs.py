@@ -70,7 +70,7 @@ class PairPacking:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """The index of each shard's first sequence, followed by the number of sequences."""
+        """The index of each shard's first sequence, followed by the total number of sequences."""
         return np.array(list(accumulate((len(pairs.document) for pairs in self.shards), initial=0)), dtype=np.int64)
 
     @cached_property

@@ -62,7 +62,7 @@ class Packing:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """The index of each shard's first sequence, followed by the number of sequences."""
+        """The index of each shard's first sequence, followed by the total number of sequences."""
         return np.array(list(accumulate((len(rows.first) - 1 for rows in self.shards), initial=0)), dtype=np.int64)
 
     @cached_property

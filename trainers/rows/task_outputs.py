@@ -46,7 +46,7 @@ def outputs_of(kind: str, predicted: np.ndarray, batch: Batch) -> TaskOutputs:
 
 
 def join_outputs(parts: Sequence[TaskOutputs]) -> TaskOutputs:
-    """Return the outputs of several batches as one, in ascending order of `numbers`."""
+    """Join the outputs of one or more batches, with the inputs in ascending order of `numbers`."""
     numbers = np.concatenate([part.numbers for part in parts])
     order = np.argsort(numbers, kind="stable")
     scores = np.concatenate([part.scores for part in parts])

@@ -368,7 +368,7 @@ def read_state(checkpoint: Checkpoint) -> Mapping[str, dict[str, Any]]:
 
 
 def read_weights(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Read {parameter name: fp32 tensor} to the CPU."""
+    """Read a checkpoint's weights into CPU memory, as {parameter name: fp32 tensor}."""
     from safetensors.torch import load_file
 
     return dict(load_file(lent(checkpoint.path / WEIGHTS)))

@@ -70,7 +70,7 @@ def read_ledger(run: LocalPath) -> dict[str, Any]:
 
 
 def line(seen: dict[str, dict[str, float]]) -> str:
-    """Format `seen`, the ledger's entry of each source, as one line."""
+    """Format the ledger entries `seen`, keyed by source, as one line."""
     return "; ".join(
         f"{name} {entry['tokens']:,} tokens of {entry['requested_tokens']:,.0f} requested, {entry['epochs']:.2f} epochs, "
         f"{entry['padding'] / max(1, entry['padding'] + entry['tokens']):.1%} padding"

@@ -246,7 +246,7 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def weights_digest(path: Path) -> str:
-    """Return a digest of the configuration and the weights of a Hugging Face directory."""
+    """Return a digest of the configuration and the weights in a Hugging Face model directory."""
     return digest([file_checksum(file) for file in [path / "config.json", *weight_files(path)]])
 
 

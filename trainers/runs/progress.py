@@ -123,7 +123,7 @@ def _losses(entry: dict[str, Any]) -> str:
 
 @contextmanager
 def followed(path: Path, show: Callable[[str], None]) -> Iterator[None]:
-    """Show the lines of events that other processes add to `path` while the block runs."""
+    """While the block runs, show a line for each event that other processes append to the log at `path`."""
     stop = threading.Event()
     start = path.stat().st_size if path.exists() else 0
 

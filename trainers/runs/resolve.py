@@ -309,7 +309,7 @@ def differences(config: Job, other: Job) -> list[tuple[str, object, object]]:
 
 
 def is_free(name: str) -> bool:
-    """Return whether a field may change within a run."""
+    """Return whether the field `name`, a dotted name, may change when a run resumes."""
     return name in FREE or name.startswith(_BELOW_FREE)
 
 

@@ -212,7 +212,7 @@ def write_config(path: LocalPath, config: Job) -> None:
 
 
 def sealed(text: bytes) -> bytes:
-    """Return YAML text preceded by a comment line with its checksum."""
+    """Return YAML text, preceded by a comment line with the text's checksum."""
     return b"# xxh3_128 of the lines below: " + xxhash.xxh3_128_hexdigest(text).encode() + b"\n" + text
 
 
@@ -283,7 +283,9 @@ def fingerprints(config: Job, corpus: JobCorpus) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """Return gristmill's release and a digest of the source files of `trainers`."""
+    """Return gristmill's release (`checkout` if it is not installed) and a digest of the source files of
+    `trainers`, joined by a plus sign.
+    """
     here = Path(__file__).parents[1]
     files = {str(path.relative_to(here)): file_checksum(path) for path in sorted(here.rglob("*.py"))}
     try:

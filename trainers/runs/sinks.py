@@ -67,7 +67,7 @@ class Sink(Protocol):
         """Store the metrics of `step`, measured at the Unix time `seconds`, unless the sink has them already."""
 
     def close(self, outcome: Outcome) -> None:
-        """Deliver all metrics not delivered yet, and end the run with `outcome`."""
+        """Deliver the remaining metrics, and end the run with `outcome`."""
 
 
 class TensorBoard:
@@ -257,7 +257,7 @@ class Follower:
     """
 
     def __init__(self, name: str, sink: Sink | None, failure: str | None = None) -> None:
-        """If `sink` is None, nothing is sent, and `failure` is the reason."""
+        """If the sink could not be opened, `sink` is None, nothing is sent, and `failure` is the reason."""
         self.name, self._sink = name, sink
         self._thread: threading.Thread | None = None
         self._end = threading.Event()

@@ -48,7 +48,7 @@ class StoredEvaluation:
 
     @property
     def versions(self) -> dict[str, str]:
-        """The version of the task or suite that each score measures, by the name of the score."""
+        """The version of each score's task or suite, keyed by the name of the score."""
         return versions_of(self.scores)
 
     @property

@@ -100,7 +100,7 @@ def fit_metrics(table: RunTable, laws: Sequence[Law], tests: RunTable | None = N
 
 
 def law_set(table: RunTable, fits: Sequence[MetricFit], draws: int = 200, seed: int = 0) -> LawSet:
-    """Fit the chosen laws to all runs and to `draws` bootstrap samples of the runs."""
+    """Fit the laws chosen in `fits` to all runs of `table` and to `draws` bootstrap samples of the runs."""
     laws = [fit.law for fit in fits]
     return fit_laws(laws, table.domains, table.metrics, table.features, table.values, table.censored, draws, seed)
 

@@ -41,7 +41,7 @@ class RunTable:
 
     @property
     def censored(self) -> np.ndarray:
-        """Which values are missing, bool [runs, metrics]."""
+        """Whether each value is missing, bool [runs, metrics]."""
         return np.isnan(self.values)
 
     @property

@@ -16,7 +16,7 @@ from trainers.tasks.schema.task import Layout, Task
 
 
 def read_labels(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
-    """Read labels as indices into the task's labels, int64 [rows]."""
+    """Return the index of each row's label among the task's labels, int64 [rows]."""
     values = rows.column(layout.roles["label"], "label")
     return label_numbers(rows, [label_text(value) for value in values], layout, task)
 

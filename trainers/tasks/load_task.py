@@ -40,7 +40,7 @@ class Suite:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The names of the tasks, each once."""
+        """The names of the suite's tasks, without duplicates, in the order of the columns."""
         return tuple(dict.fromkeys(column.task for column in self.columns))
 
 

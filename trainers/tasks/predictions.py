@@ -67,7 +67,7 @@ class Predictions:
 
     @property
     def decided(self) -> Outcomes:
-        """The outcomes after `threshold` is applied."""
+        """The outcomes, with `threshold` applied if there is one."""
         if self.threshold is None:
             return self.outcomes
         assert self.outcomes.texts is not None
@@ -192,7 +192,7 @@ def compare_predictions(
 
 
 def write_predictions(predictions: Predictions, path: Location) -> None:
-    """Write predictions as Parquet. The write is atomic: the file is complete or absent."""
+    """Write predictions to a Parquet file, atomically."""
     described = {
         "version": 1,
         "task": plain(predictions.task),

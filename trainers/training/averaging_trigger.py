@@ -31,7 +31,9 @@ class AveragingTrigger:
         return Averaging(self._losses, self._engine.averaged)
 
     def resume(self, state: Averaging | None) -> None:
-        """Continue from the state of a checkpoint, after the engine has restored its averages."""
+        """Continue from the state that a checkpoint records. The engine must have restored its averages
+        before.
+        """
         state = state or Averaging()
         self._losses = state.losses
         if state.averaged is not None:

@@ -253,7 +253,7 @@ class Training:
         return Interval(no_sums(len(self.names), len(self.data.sources)))
 
     def _flops(self, step: int) -> Flops:
-        """Return the operations per token in the phase of the step with index `step`."""
+        """Return the operations per token in the phase that contains the step with index `step`."""
         return self.flops[self.data.order.phase_of(step * self.sequences)]
 
     def _check(self) -> None:

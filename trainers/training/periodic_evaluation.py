@@ -178,7 +178,7 @@ def _name(settings: PeriodicEvaluation) -> str:
 
 
 def describe_result(result: StoredEvaluation) -> str:
-    """Return the scores of a checkpoint as a line, with the mean of the suite first."""
+    """Return one line that lists the scores of a checkpoint, with the mean of the suite first."""
     marks = {"at": " (at chance)", "below": " (below chance)"}
     ordered = sorted(result.scores.items(), key=lambda each: not each[0].endswith(".mean"))
     shown = (f"{name} {s['value']:.4f} ± {s['error']:.4f}{marks.get(s.get('verdict', ''), '')}" for name, s in ordered)

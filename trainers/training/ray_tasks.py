@@ -56,12 +56,14 @@ class RayTasks:
         return [self._finished(reference) for reference in ended]
 
     def cancel(self, references: Sequence[Any]) -> None:
-        """End tasks: at once if they have not begun, otherwise by a KeyboardInterrupt."""
+        """Cancel tasks: those that have not begun never start, and in the others a KeyboardInterrupt is
+        raised.
+        """
         for reference in references:
             self._ray.cancel(reference)
 
     def kill(self, reference: Any) -> None:
-        """End a task at once, with its process."""
+        """End a task at once by killing its process."""
         self._ray.cancel(reference, force=True)
 
     def _finished(self, reference: Any) -> FinishedTask:

@@ -80,13 +80,15 @@ def read_contamination(
 
 
 def evidence_column(step: PublishedStep) -> str:
-    """Return the name of the column in which a `decontaminate` step publishes the occurrences that it found."""
+    """Return the name of the column in which a `decontaminate` step publishes the occurrences of items that
+    it found.
+    """
     return next(name for name in step.manifest.schema if name.endswith(COLUMN))
 
 
 def _found(part: Part, steps: Sequence[PublishedStep], best: dict[str, float]) -> dict[str, set[int]]:
-    """Return the rows of the kept training documents in which each text occurs, by the text's key. Also
-    update `best`, the highest score of each text so far.
+    """Map the key of each text to the rows of the kept training documents in which it occurs, not counting
+    redacted occurrences. Also update `best`, which maps each key to its highest score so far.
     """
     holders: dict[str, set[int]] = {}
     searched = {annotation.step for annotation in part.annotations}

@@ -23,7 +23,7 @@ _DIGITS = 12  # as in the directories of steps
 
 
 def unit_names(corpus: Corpus) -> dict[tuple[str, int], str]:
-    """Return the names of the search indexes of all parts, written or not, by (source, part index)."""
+    """Return the name that each part's search index has, or would have once written, by (source, part index)."""
     return {
         (source, record.index): _unit_name(corpus, source, record)
         for source in corpus.manifest.sources
@@ -42,8 +42,8 @@ def _unit_name(corpus: Corpus, source: str, record: PartRecord) -> str:
 
 
 def current_units(directory: LocalPath) -> set[str]:
-    """Return the names of the indexes of all parts of a corpus and of its variants. A corpus or variant with
-    a missing or corrupt step is skipped.
+    """Return the names of all current indexes, one for each part of a corpus and of its variants. A corpus or
+    variant with a missing or corrupt step is skipped.
     """
     names: set[str] = set()
     for manifest in (directory / "manifest.json", *variants_in(directory)):

@@ -80,8 +80,8 @@ class CorpusComparison:
     ngrams: NgramComparison | None
 
     def samples(self, source: str, kind: Kind, reason: str | None, count: int) -> list[str]:
-        """Return the printed ids of up to `count` documents of a source that have this `kind` and `reason` in
-        `documents`.
+        """Return the printed ids of up to `count` documents of `source` that `documents` lists with this
+        `kind` and `reason`.
         """
         found = self.documents.filter(
             pc.and_(
@@ -110,8 +110,8 @@ class CorpusComparison:
 
 
 def compare_corpora(old: Location, new: Location, ngrams: int = 0) -> CorpusComparison:
-    """Compare two published corpora. `ngrams` is the number of words in the longest n-grams to compare, at
-    most 5; with 0, n-grams are not compared. Raises UserError if the corpora have no source in common.
+    """Compare two published corpora, including their n-grams of up to `ngrams` words, or no n-grams if it is
+    0. Raises UserError if `ngrams` is not from 0 to 5, or if the corpora have no source in common.
     """
     if not 0 <= ngrams <= MOST_WORDS:
         raise UserError(f"--ngrams: got {ngrams}, expected 0 to {MOST_WORDS} words")
@@ -172,8 +172,8 @@ def _kept(verdicts: pa.Table, side: str) -> np.ndarray:
 
 
 def _reasons(verdicts: pa.Table, side: str) -> pa.Array:
-    """Return the reason why the corpus `side` (`old` or `new`) does not keep each document, or null if it
-    does, string [n].
+    """Return, for each document, the reason why the corpus `side` (`old` or `new`) does not keep it, or null
+    if it does: string [n].
     """
     drop = pc.if_else(pc.is_valid(verdicts[f"read_{side}"]), verdicts[f"drop_{side}"], ABSENT)
     return drop.combine_chunks() if isinstance(drop, pa.ChunkedArray) else drop
@@ -196,8 +196,8 @@ def _tokens(old: Corpus, new: Corpus, source: str) -> dict[str, tuple[int | None
 
 
 def _differ(old: Corpus, new: Corpus, source: str, count: int) -> np.ndarray:
-    """Return whether the texts of each document that both corpora keep differ: bool [count], in the order of
-    the ids.
+    """Return, for each document that both corpora keep, whether its texts differ: bool [count], in the order
+    of the ids.
     """
     if not count or _shaping(old, source) == _shaping(new, source):
         return np.zeros(count, bool)

@@ -45,8 +45,9 @@ class DistributionChange:
 
 
 def compare_distributions(old: Corpus, new: Corpus) -> list[DistributionChange]:
-    """Compare every column of every source for which both corpora have a histogram with kept documents, the
-    largest distance first.
+    """Compare the distributions of each source's columns in two corpora, and return them with the largest
+    distance first. A column is left out unless both corpora have a histogram of it that counts kept
+    documents.
     """
     before, after = _histograms(old), _histograms(new)
     changes = [

@@ -16,8 +16,8 @@ _DISTRIBUTIONS, _NGRAMS = 10, 5  # printed: distributions, and n-grams of each l
 
 
 def show_corpora(comparison: CorpusComparison, samples: int) -> None:
-    """Print a comparison of two corpora, with up to `samples` ids for each source and reason why documents
-    differ.
+    """Print a comparison of two corpora. For each source and reason, list up to `samples` ids of documents
+    that differ.
     """
     console = wide_console()
     old, new = comparison.old.manifest, comparison.new.manifest
@@ -64,9 +64,9 @@ def _show_ngrams(page: Page, comparison: CorpusComparison) -> None:
 
 
 def change_rows(change: SourceChange, kind: Kind) -> list[tuple[str | None, int]]:
-    """Return (reason, number of documents) for the documents of a source that went out or came in. The reason
-    says why the new corpus (for `out`) or the old one (for `in`) does not keep them. For the kind `changed`,
-    return at most one row, whose reason is None.
+    """Return the numbers of a source's documents that went out, came in or changed, as pairs (reason,
+    number). The reason says why the new corpus (for `out`) or the old one (for `in`) does not keep them. For
+    `changed`, there is at most one pair, whose reason is None.
     """
     if kind == "changed":
         return [(None, change.changed)] if change.changed else []

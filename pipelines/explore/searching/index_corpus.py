@@ -30,9 +30,9 @@ class IndexReport:
 
 
 def index_corpus(corpus: Location, sources: Sequence[str] | None = None) -> IndexReport:
-    """Index all documents of a corpus, kept and dropped, in all sources or in `sources`. Parts that already
-    have a current index are skipped. Raises UserError for an unknown source, or if `forget` has not finished.
-    Raises ConflictError if documents are forgotten in the meantime.
+    """Write the search index of all documents, kept and dropped, in `sources` or, by default, in all sources
+    of a corpus. Parts that already have a current index are skipped. Raises UserError for an unknown source
+    or an unfinished `forget`, and ConflictError if documents are forgotten in the meantime.
     """
     mark = mark_of(forgotten(corpus.parent if corpus.suffix == ".json" else corpus))
     opened = open_corpus(corpus)

@@ -49,8 +49,9 @@ class PartIndex:
     segments: Sequence[tuple[int, int, np.ndarray]]
 
     def search(self, query: Query, kept: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the documents with a hit as (rows, number of hits), int64, with the rows in ascending order.
-        If `kept`, bool [rows], is given, only kept documents are returned.
+        """Return the rows of the documents with a hit, in ascending order, and the number of hits in each,
+        both int64. If `kept` is given, bool with an entry for each document of the part, only kept documents
+        are returned.
         """
         if query.phrase is not None and not query.words:
             rows, counts = self._count(query.phrase)
@@ -83,9 +84,9 @@ class PartIndex:
 
 
 def write_part_index(directory: Location, texts: pa.Array, check: Check) -> int:
-    """Write the index of a part whose documents have these `texts` (as `shown_texts` returns them), and
-    return the size of its data files in bytes. `check` must raise an error if nothing may be written any
-    more. Raises ConflictError if another command removes the directory in the meantime.
+    """Write the search index of a part, and return the size of its data files in bytes. `texts` are those of
+    all documents of the part, as `shown_texts` returns them. `check` must raise an error once writing is no
+    longer allowed. Raises ConflictError if another command removes the directory in the meantime.
     """
     try:
         return _write(directory, texts, check)

@@ -98,9 +98,7 @@ class Query:
         return before[max(0, len(before) - self.context) :], found, after[: self.context]
 
     def _split(self, text: str) -> list[str]:
-        """Return the text before and after the first hit. Without a hit, return the whole text as the only
-        entry.
-        """
+        """Return [text before the first hit, text after it], or [text] if there is no hit."""
         try:
             pieces: list[str] = pc.split_pattern_regex(pa.scalar(text), self.pattern, max_splits=1).as_py()
         except UnicodeDecodeError:

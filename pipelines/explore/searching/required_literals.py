@@ -11,8 +11,9 @@ _GROUP = re.compile(r"\((?:\?:|\?P?<\w+>)?(?!\?)")
 
 
 def required_literals(pattern: str) -> list[str] | None:
-    """Return one literal for each alternative of an expression in RE2's syntax, such that every match
-    contains at least one of them. Case matters. Return None if this is not possible or not certain.
+    """Return one literal for each alternative of a regular expression in RE2's syntax, such that every match
+    contains at least one of them in the same case. Return None if no such literals can be found with
+    certainty.
     """
     literals = []
     at = 0

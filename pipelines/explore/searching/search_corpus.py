@@ -139,7 +139,7 @@ def search_corpus(
 
 
 def shown_texts(corpus: Corpus, part: Part, rows: pa.Array) -> pa.Array:
-    """Return the edited texts of the given rows, with personal data redacted as `inspect` does.
+    """Return the edited texts of the given rows, with personal data redacted as in the output of `inspect`.
 
     Only these texts may be searched, even to preselect documents: otherwise a query such as `<EMAIL|jane`
     could reveal the value behind a placeholder.

@@ -35,7 +35,7 @@ def unit_rows(vectors: np.ndarray) -> np.ndarray:
 
 
 def pair_cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the cosine of each left[i] and right[i], float32 [n]; 0 if either is a vector of zeros."""
+    """Return the cosine of left[i] and right[i] for each i, float32 [n]; 0 if either is a vector of zeros."""
     cosines = np.empty(len(left), np.float32)
     for start in range(0, len(left), _PAIRS):
         rows = slice(start, start + _PAIRS)
@@ -57,8 +57,8 @@ def _are_alike(left: np.ndarray, right: np.ndarray, least: np.float32) -> np.nda
 
 
 def follow_by_cosine(vectors: np.ndarray, stay: np.ndarray, least: float) -> np.ndarray:
-    """Return, for each vector, the index of the first vector in `stay` [m, width] to which its cosine is
-    `least` or more; STAYS if there is none. int64 [n].
+    """Return for each vector the index of the first vector in `stay` [m, width] whose cosine to it is at
+    least `least`, or STAYS if there is none; int64 [n].
     """
     winner = np.full(len(vectors), STAYS, np.int64)
     for start in range(0, len(vectors), _BLOCK):
@@ -74,9 +74,9 @@ def follow_by_cosine(vectors: np.ndarray, stay: np.ndarray, least: float) -> np.
 
 
 def elect_by_cosine(vectors: np.ndarray, least: float) -> np.ndarray:
-    """Elect greedily among vectors [n, width], which are in order of preference. A vector stays unless its
-    cosine to an earlier vector that stays is `least` or more. Return, for each vector, the index of the first
-    such vector, or STAYS; int64 [n].
+    """Elect greedily among vectors [n, width], which are in order of preference: a vector stays unless its
+    cosine to an earlier vector that stays is at least `least`. Return for each vector the index of the first
+    such earlier vector, or STAYS; int64 [n].
     """
     winner = np.full(len(vectors), STAYS, np.int64)
     chosen = np.empty(0, np.int64)
@@ -114,8 +114,9 @@ def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
 
 
 def spread_first(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Reorder vectors so that the first `count` are far from one another; the rest follow in their original
-    order. Fewer are moved to the front if all others have a cosine of 0.9999 or more to one of them.
+    """Return the vectors reordered so that the first `count` are far from one another and the rest follow in
+    their original order. Fewer than `count` are moved to the front once every other vector has a cosine of
+    0.9999 or more to one of them.
 
     This is greedy k-means++ with 1 - cosine as the squared distance and 2 + ln(count) candidates per step
     (Arthur and Vassilvitskii 2007, sections 2.2 and 7).
@@ -137,7 +138,7 @@ def spread_first(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
 
 
 def _distances(units: np.ndarray, chosen: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return 1 - cosine of the chosen vectors and all vectors, which have length 1, float64 [chosen, n].
+    """Return the distance (1 - cosine) of each chosen row of `units` to every row, float64 [chosen, n].
     Distances up to _UNSURE become 0.
     """
     distances = 1 - (units[chosen] @ units.T).astype(np.float64)
@@ -146,10 +147,10 @@ def _distances(units: np.ndarray, chosen: Sequence[int] | np.ndarray) -> np.ndar
 
 
 def spherical_kmeans(sample: np.ndarray, clusters: int, rounds: int) -> np.ndarray:
-    """Return up to `clusters` centroids of length 1, float32 [k, width], by k-means with cosines (Dhillon and
-    Modha 2001).
+    """Return up to `clusters` centroids of length 1, float32 [k, width], by at most `rounds` rounds of
+    k-means with cosines (Dhillon and Modha 2001).
 
-    The first centroids are the first distinct vectors of the sample. A centroid that loses all its vectors
+    The initial centroids are the first distinct vectors of the sample. A centroid that loses all its vectors
     does not move.
     """
     centroids = unit_rows(sample[_first_distinct(sample, clusters)])

@@ -55,8 +55,8 @@ def _decide(
     enough: int,
     least: np.float32,
 ) -> tuple[int, np.float32]:
-    """Compare document i with the other documents at `rows` until it has enough matches. Return (`winner[i]`
-    of `elect`, similarity to the first match, or 0 if there is none).
+    """Compare document i with the documents `rows` of the other collection until it has enough matches.
+    Return the values that `elect` writes to winner[i] and similarity[i].
     """
     like, first, similarity = begun, STAYS, np.float32(0)
     for r in rows:

@@ -55,8 +55,8 @@ def _step(value: np.uint32, byte: np.uint8) -> np.uint32:
 
 @kernel()
 def index_words(words: np.ndarray, bounds: np.ndarray, slots: np.ndarray) -> None:
-    """Enter the words of the dictionary into the hash table `slots`. It must be all -1, and its length a
-    power of two greater than the number of words.
+    """Enter the dictionary's entries into the hash table `slots`. All its slots must be -1, and its length
+    must be a power of two greater than the number of entries.
     """
     mask = len(slots) - 1
     for entry in range(len(bounds) - 1):
@@ -166,7 +166,9 @@ def _begins(data: np.ndarray, start: int, end: int, what: np.ndarray) -> bool:
 def _embed(
     features: Features, rows: np.ndarray, data: np.ndarray, i: int, end: int, scratch: tuple, hidden: np.ndarray
 ) -> int:
-    """Sum the rows of the features of the text data[i:end] into `hidden`. Return the number of rows."""
+    """Set `hidden` to the sum of the rows for all features of the text data[i:end]. Return the number of
+    rows.
+    """
     word, hashes = scratch
     pruned, kept, numbers = features.pruned, features.kept, features.numbers
     words = count = 0
@@ -235,8 +237,8 @@ def _walk(
     labels: np.ndarray,
     scores: np.ndarray,
 ) -> None:
-    """Write the best leaves of the tree and their log probabilities, summed along the path, to `labels` and
-    `scores`.
+    """Write the most probable leaves of the tree, which are the labels, to `labels` and their log
+    probabilities to `scores`, best first.
     """
     leaves, last = len(output), len(scores) - 1
     stack[0], sums[0], depth = 2 * leaves - 2, 0, 1

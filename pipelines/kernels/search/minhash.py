@@ -28,13 +28,14 @@ WEIGHTS.flags.writeable = False
 def signatures(
     offsets: np.ndarray, data: np.ndarray, permutations: np.ndarray, ngram: int, unit: str = "word", keep: int = UNITS
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (signatures uint32 [n, num_perm], numbers of shingles int64 [n]) of documents given as Arrow
-    buffers.
+    """Return the MinHash signatures, uint32 [n, num_perm], and the numbers of shingles, int64 [n], of
+    documents given as Arrow buffers.
 
     `characters.lower_runs` with `keep` turns a document into units joined by one space. A shingle is a run of
     units just long enough to weigh as much as `ngram` words (see `WEIGHTS`), or `ngram` characters if `unit`
     is not "word". A shorter document is a single shingle. A document without units has datasketch's empty
-    signature, 0xFFFFFFFF throughout. `permutations` is uint32 [2, num_perm]: the factors and the summands.
+    signature, 0xFFFFFFFF throughout. `permutations` contains the factors and the summands, uint32 [2,
+    num_perm].
     """
     n = len(offsets) - 1
     out = np.full((n, permutations.shape[1]), 0xFFFFFFFF, np.uint32)
@@ -48,8 +49,8 @@ def signatures(
 def shingle_sets(
     offsets: np.ndarray, data: np.ndarray, ngram: int, unit: str = "word", keep: int = UNITS
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (offsets int64 [n + 1], hashes uint32): the distinct hashes of each document's shingles,
-    ascending. The shingles and the hash function are those of `signatures`.
+    """Return each document's set of shingle hashes, ascending, as (offsets int64 [n + 1], hashes uint32). The
+    shingles and the hash function are those of `signatures`.
     """
     sizes, sets = [np.zeros(1, np.int64)], [np.zeros(0, np.uint32)]
     for first, last, units in _iterate_units(offsets, data, unit, keep):
@@ -75,8 +76,9 @@ _Block = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]
 
 
 def _iterate_units(offsets: np.ndarray, data: np.ndarray, unit: str, keep: int) -> Iterator[tuple[int, int, _Block]]:
-    """Yield blocks of documents: (first, last + 1, (bytes, offsets, starts of units, offsets into the starts,
-    kinds of units, bytes between two units)).
+    """Yield (first, end, units) for each block of documents from `first` to `end` - 1. `units` consists of
+    bytes, offsets of documents, starts of units, offsets of documents into these starts, kinds of units, and
+    the number of bytes between two units.
     """
     for first, last, block_offsets, block in blocks(offsets, data):
         runs = lower_runs(block_offsets, block, keep)

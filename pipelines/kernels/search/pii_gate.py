@@ -58,7 +58,7 @@ def _classes() -> np.ndarray:
 
 
 def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return every hit in order: the index of its document and its byte offset within the document, both int64.
+    """Return the hits in text order: the index of each hit's document and its byte offset within it, both int64.
 
     `offsets` int64 [n + 1] and `data` uint8 are the buffers of a large_string array of UTF-8. The byte of a
     hit depends on its kind:
@@ -72,11 +72,11 @@ def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.nda
     - `wallet`: the 26th letter or digit of a run, counted from its first 1 or 3.
     - `hardware`: the fifth or a later separator after pairs of hexadecimal digits, or the second or a later dot
       after groups of four.
-    - `fiscal`: in a run of letters, digits and non-ASCII characters, the first character by which the run has at
-      least 16 characters, 9 or more of them ASCII; then every 16th character after it.
+    - `fiscal`: in a run of letters, digits and non-ASCII characters, the first character up to which the run has
+      at least 16 characters, 9 or more of them ASCII; then every 16th character after it.
     - `userinfo`: the colon of ://, if a character precedes it and USER:PASSWORD@ follows.
-    - `secret`: in a run of [A-Za-z0-9_.-], the first character by which the run has at least 20 characters, 10 or
-      more of them letters or digits.
+    - `secret`: in a run of [A-Za-z0-9_.-], the first character up to which the run has at least 20 characters,
+      10 or more of them letters or digits.
     - `private`: the P of PRIVATE KEY.
     - `value`: a colon or equals sign that is followed by 16 or more characters of [A-Za-z0-9+/=_.~-], among them both
       letters and digits. `>`, up to four blanks and a quotation mark may come before these characters.

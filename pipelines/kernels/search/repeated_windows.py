@@ -45,8 +45,8 @@ def changes(values: np.ndarray) -> np.ndarray:
 
 
 def index_keys(keys: np.ndarray) -> np.ndarray:
-    """Return an open-addressing hash table of distinct uint64 keys, int64. Its slots hold the indices of keys, or
-    -1 if they are free.
+    """Return an open-addressing hash table of distinct uint64 keys: an int64 array whose slots hold indices
+    into `keys`, or -1 if free.
     """
     slots = np.full(1 << max(1, (2 * len(keys)).bit_length()), -1, np.int64)
     _index_keys(keys, slots)
@@ -54,7 +54,9 @@ def index_keys(keys: np.ndarray) -> np.ndarray:
 
 
 def find_keys(keys: np.ndarray, slots: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the index of each wanted key in `keys`, whose hash table is `slots`, or -1 if it is not there."""
+    """Return the index in `keys` of each wanted key, or -1 if it is missing. `slots` is the result of
+    `index_keys`.
+    """
     found = np.empty(len(wanted), np.int64)
     _find_keys(keys, slots, wanted, found)
     return found
@@ -100,12 +102,13 @@ def find_repeats(
     documents: np.ndarray, starts: np.ndarray, counts: np.ndarray, numbers: np.ndarray, runs: WindowRuns, size: int
 ) -> tuple[np.ndarray, ...]:
     """Find the ranges of windows of a part that also occur earlier in the part or in an earlier part. Return
-    (document, first window, window after the last, winner) of each range.
+    four int64 arrays: the document, first window, window after the last, and winner of each range. Windows
+    are numbered by the byte offsets at which they start.
 
-    Block k is the `counts[k]` windows of `size` bytes from `starts[k]` on in `documents[k]`; the blocks are
-    in the order of the text. Equal blocks have the same `numbers[k]`: 0, 1, ... in the order of their first
-    occurrences. The blocks and owners in `runs` are such numbers; the owner is -1 if the run's windows first
-    occur in an earlier part. `runs` must be sorted by block, then by first window.
+    Block k consists of counts[k] windows of `size` bytes in the document documents[k], the first of them at
+    starts[k]. Blocks are in the order of the text. Equal blocks have the same number in `numbers`: 0, 1, ...
+    in the order of their first occurrences. The blocks and owners in `runs` are such numbers; the owner is -1
+    if the run's windows first occur in an earlier part. `runs` must be sorted by block, then by first window.
 
     Windows that overlap their first occurrence do not count. The winner is the document in which the range's
     first window first occurs, or -1 - r if that window is in a run r with the owner -1.
@@ -172,8 +175,8 @@ def _find_keys(keys: np.ndarray, slots: np.ndarray, wanted: np.ndarray, found: n
 
 @kernel(inline="always")
 def _equal(data: np.ndarray, one: int, other: int, length: int) -> bool:
-    """Return whether data[one:one + length] and data[other:other + length] are the same bytes. There must be
-    eight or more.
+    """Return whether data[one:one + length] and data[other:other + length] are equal. `length` must be at
+    least 8.
     """
     i = 0
     while i + 8 <= length:
@@ -295,9 +298,7 @@ def _find_repeats(
     size: int,
     ranges: np.ndarray,
 ) -> int:
-    """Write as many of the ranges that `find_repeats` returns as fit into `ranges`. Return how many there
-    are.
-    """
+    """Write as many ranges to `ranges` as fit, and return how many there are in total."""
     found, last, reach = 0, -1, -1  # of ranges; the document and the end of the last range
     for k in range(len(numbers)):
         number, low = numbers[k], 0

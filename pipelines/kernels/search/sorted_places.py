@@ -18,7 +18,9 @@ _PIECES = 32  # pieces of a phrase whose frequency is looked up
 
 
 def sort_places(data: np.ndarray) -> np.ndarray:
-    """Return the sorted places of a text of UTF-8 bytes: little-endian numbers, uint8 [characters, 3 or 4]."""
+    """Return the sorted places of a text of UTF-8 bytes, uint8 [characters, 3 or 4]. Each row is a
+    little-endian number.
+    """
     width = 3 if len(data) <= MOST_NARROW else 4
     keys = np.empty(len(data), np.uint64)
     keys = keys[: _fill_keys(data, _KEY_BYTES - width, 8 * width, keys)]
@@ -27,7 +29,7 @@ def sort_places(data: np.ndarray) -> np.ndarray:
 
 
 def find_phrase(data: np.ndarray, places: np.ndarray, phrase: bytes) -> np.ndarray:
-    """Return the offsets in the text `data` of all occurrences of a phrase, including overlapping ones,
+    """Return the offsets of all occurrences of a phrase in the text `data`, including overlapping ones:
     int64, ascending. `places` is the result of `sort_places`. The phrase must consist of one or more whole
     characters.
     """
@@ -48,8 +50,8 @@ def find_phrase(data: np.ndarray, places: np.ndarray, phrase: bytes) -> np.ndarr
 
 
 def without_overlap(starts: np.ndarray, phrase: bytes) -> np.ndarray:
-    """Return the occurrences `starts` of a phrase, which must be ascending, without those that overlap the
-    previous one kept.
+    """Return `starts`, the ascending offsets at which `phrase` occurs, without occurrences that overlap the
+    last one kept before them.
     """
     if not any(phrase.startswith(phrase[shift:]) for shift in range(1, len(phrase))):
         return starts
@@ -88,8 +90,8 @@ def _place(places: np.ndarray, k: int) -> int:
 
 @kernel(nogil=True)
 def _bound(data: np.ndarray, places: np.ndarray, piece: np.ndarray, after: bool) -> int:
-    """Return the number of places whose beginning is less than a piece or, with `after`, less than or equal
-    to it.
+    """Return the index of the first of the sorted places where `piece` begins or, with `after`, the index
+    after the last of them. If there are none, both are the index at which such a place would be inserted.
     """
     low, high = 0, len(places)
     while low < high:
@@ -110,8 +112,8 @@ def _bound(data: np.ndarray, places: np.ndarray, piece: np.ndarray, after: bool)
 def _compare_rest(
     data: np.ndarray, places: np.ndarray, low: int, high: int, at: int, phrase: np.ndarray, starts: np.ndarray
 ) -> int:
-    """Write the offsets of the occurrences of a phrase to `starts`, and return their number. The candidates
-    are the places `low` to `high` - 1, where the piece at offset `at` of the phrase begins.
+    """Write the offsets of the occurrences of a phrase to `starts`, and return their number. Only the places
+    `low` to `high` - 1 are examined: those where the piece at offset `at` of the phrase occurs.
     """
     found, size = 0, len(phrase)
     for k in range(low, high):

@@ -60,11 +60,11 @@ def hash_spans(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
 
 
 def hash_windows(hashes: np.ndarray, documents: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (first unit, hash) of every window of `size` consecutive units of one document. `documents`
-    holds the document index of each unit, ascending. The units of a document with fewer than `size` units are
-    one window.
+    """Return two arrays: the index of the first unit, int64, and the hash, uint64, of every window of `size`
+    consecutive units of a document. A document with fewer units is one window. `documents` holds the document
+    index of each unit, ascending.
 
-    The hash of a window is the xxh64 of its units' hashes, little-endian and concatenated. With `size` 1, it
+    The hash of a window is the xxh64 of its units' hashes, little-endian and concatenated. If `size` is 1, it
     is the unit's own hash.
     """
     counts = np.bincount(documents)

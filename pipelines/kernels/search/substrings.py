@@ -69,8 +69,9 @@ def split_blocks(offsets: np.ndarray, data: np.ndarray, blocks: Blocks, size: in
 def join_ranges(
     documents: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Merge overlapping or touching byte ranges within documents. The ranges must be sorted by document and
-    start. Return, for each merged range, the index of its first range, its start and its end, int64.
+    """Merge byte ranges that overlap or touch within a document. The ranges must be sorted by document and
+    start. Return three arrays over the merged ranges, int64: the index of the first range merged, the start
+    and the end.
     """
     if not len(starts):
         return starts, starts, ends
@@ -100,8 +101,8 @@ def _mix(value: np.uint64) -> np.uint64:
 
 @kernel()
 def _last_smallest(recent: np.ndarray, mask: np.uint64, first: np.uint64, last: np.uint64) -> np.uint64:
-    """Return the last position of the smallest hash in the ring buffer `recent`, from `first` to `last`
-    inclusive.
+    """Return the position of the smallest hash from `first` to `last`, both inclusive; if several are equal,
+    the last position. `recent` is a ring buffer.
     """
     place = first
     while first < last:
@@ -121,8 +122,8 @@ def _mark_blocks(
     starts: np.ndarray,
     minima: np.ndarray,
 ) -> int:
-    """Write the document, first window and minimizer of each block. Return the number of blocks, or -1 if
-    there is not enough room.
+    """Write the document, start and minimizer of each block. Return the number of blocks, or -1 if the arrays
+    are too short for them.
     """
     found = 0
     # With unsigned positions numba has no negative ones to handle, which makes the loop several times as fast.

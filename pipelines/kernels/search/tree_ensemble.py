@@ -34,12 +34,12 @@ _ROWS = 128  # rows per block: a tree, which all rows of a block ask before the 
 
 @kernel(nogil=True)
 def add_trees(values: np.ndarray, trees: Trees, results: np.ndarray, changes: np.ndarray) -> None:
-    """Evaluate all trees on each row of `values`, float64 [n, columns]. Add the values of the leaves that the
-    row reaches to `results`, float64 [n]. Add each change of the expected value to `changes`, float64 [n,
-    columns], in the column that the node tests.
+    """Evaluate all trees on each row of `values`, float64 [n, columns]. For each row, add the values of the
+    leaves that it reaches to `results`, float64 [n], and the changes of the expected value on the way there
+    to `changes`, float64 [n, columns], each in the column that the node tests.
 
-    Four rows walk down a tree at a time, so that the processor has work while a row waits for its previous
-    step.
+    Four rows walk down a tree together, so that the processor has work while one of them waits for its
+    previous step.
     """
     inner, columns, children = _arrange(trees)
     missing, thresholds, expected = trees.missing_left, trees.thresholds, trees.expected
@@ -65,8 +65,9 @@ def add_trees(values: np.ndarray, trees: Trees, results: np.ndarray, changes: np
 
 @kernel()
 def _arrange(trees: Trees) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return for every node: whether it is not a leaf, bool [nodes]; its column, uint32 [nodes]; and its
-    right and left children, uint32 [nodes, 2]. The children of a leaf are the leaf itself.
+    """Return three arrays: whether each node is an inner node, bool [nodes]; the column that it tests, 0 in a
+    leaf, uint32 [nodes]; and its right and left children, uint32 [nodes, 2]. Both children of a leaf are the
+    leaf itself.
     """
     count = len(trees.columns)
     inner, columns, children = np.zeros(count, np.bool_), np.zeros(count, np.uint32), np.zeros((count, 2), np.uint32)

@@ -22,8 +22,8 @@ def _step(value: np.uint64, byte: np.uint8) -> np.uint64:
 
 @kernel()
 def index_entries(data: np.ndarray, offsets: np.ndarray, slots: np.ndarray) -> None:
-    """Fill the hash table `slots` with the entries data[offsets[e]:offsets[e + 1]]. `slots` is int32 and all
-    -1; its length is a power of two above the number of entries.
+    """Insert the index of each entry data[offsets[e]:offsets[e + 1]] into the hash table `slots`, which must
+    be int32 and filled with -1. Its length must be a power of two greater than the number of entries.
     """
     mask = np.uint64(len(slots) - 1)
     for entry in range(len(offsets) - 1):
@@ -71,13 +71,13 @@ def find_entries(
     offsets: np.ndarray,
     bits: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Search texts for entries. Text n is data[offsets[n]:offsets[n + 1]], and entry e is
-    entries[bounds[e]:bounds[e + 1]]; `index_entries` has filled `slots`. `bits` is the second table of
-    `tables.lower_case`.
+    """Find the entries of a word list in texts. Text n is data[offsets[n]:offsets[n + 1]], and entry e is
+    entries[bounds[e]:bounds[e + 1]]. `slots` is the hash table that `index_entries` has filled, and `bits`
+    the second table of `tables.lower_case`.
 
-    Return two arrays. The first, int64 [occurrences, 3], has the index of the text, the number of words
-    before the occurrence in the text, and the number of bytes of the occurrence. The second, int64 [texts,
-    2], has the number of bytes and the number of words of each text. Spaces are not counted as bytes.
+    Return two arrays. Each row of the first, int64 [occurrences, 3], holds the index of the text, the number
+    of words before the occurrence, and the length of the occurrence in bytes. Each row of the second, int64
+    [texts, 2], holds the length of the text in bytes and its number of words. Lengths exclude spaces.
     """
     count = len(offsets) - 1
     occurrences, texts, number = np.zeros((64, 3), np.int64), np.zeros((count, 2), np.int64), 0

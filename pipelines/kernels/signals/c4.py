@@ -56,9 +56,9 @@ class LineVerdicts(NamedTuple):
 
 
 def count_paper_pages(segments: Segments, hits: Hits) -> dict[str, np.ndarray]:
-    """Count the inputs of the paper's page rules, int64 [documents] each: the sentences of the lines that are
-    kept, the lines with "lorem ipsum" and the lines with an opening curly bracket. The last two include
-    dropped lines.
+    """Return the counts that the paper's page rules need, keyed by name, int64 [documents] each: the
+    sentences in kept lines, the lines with "lorem ipsum" and the lines with an opening curly bracket. The
+    last two include dropped lines.
     """
     lines, documents = segments.lines, len(segments.offsets) - 1
     of_document = np.repeat(np.arange(documents, dtype=np.int32), np.diff(lines.offsets))
@@ -72,11 +72,11 @@ def count_paper_pages(segments: Segments, hits: Hits) -> dict[str, np.ndarray]:
 def count_peer_pages(
     data: np.ndarray, classes: np.ndarray, tokens: Tokens, hits: Hits, rows: StrippedLines, documents: int
 ) -> dict[str, np.ndarray]:
-    """Count the inputs of the page rules of tfds and datatrove, int64 [documents] each: the sentences of the
-    lines that are kept, and the lines that drop the page, separately for "lorem ipsum" and an opening curly
-    bracket. Lines that an earlier test drops are not among these.
+    """Return the counts that the page rules of tfds and datatrove need, keyed by name, int64 [documents]
+    each: the sentences in kept lines, the lines that drop the page for "lorem ipsum", and those that drop it
+    for an opening curly bracket. Lines that an earlier test drops do not drop the page.
 
-    `rows` are the first result of `line_variants.find_stripped_lines`.
+    `rows` is the first result of `line_variants.find_stripped_lines`.
     """
     rows = rows._replace(kinds=np.full(len(rows.kinds), BY_BREAKS, np.uint8))
     judged = judge(data, classes, NO_SPANS, tokens, hits, rows)
@@ -111,7 +111,8 @@ def judge(
     rows: StrippedLines,
     without: int = 0,
 ) -> LineVerdicts:
-    """Judge the rows of a block; bit k of `without` disables the test with number k in TESTS.
+    """Return the verdicts on the lines `rows` of a block. Bit k of `without` disables the test with number k
+    in TESTS.
 
     Only rows of the kind BY_FEEDS need `words`, and only rows of the kind BY_BREAKS need `tokens`.
     """
@@ -136,7 +137,7 @@ def _judge_unmarked(
     without: int,
 ) -> None:
     """Remove the citation markers from rows, judge the rows again, and write the results to the rows `which`
-    of `judged`. `chunks` are the rows' results of `_count_chunks` before the removal.
+    of `judged`. `chunks` holds the result of `_count_chunks` for each row before the removal.
     """
     data = np.empty(int((rows.ends - rows.starts).sum()), np.uint8)
     offsets = np.zeros(len(rows.starts) + 1, np.int64)
@@ -267,8 +268,8 @@ def _verdict(variant: int, ends_well: bool, long: bool, words: int, phrases: int
 def _count_chunks(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray, token: int, begin: int, end: int
 ) -> int:
-    """Return the number of white-space-separated chunks of a row whose first token is `token`, at most
-    _MOST_WORDS. The number is negative if a chunk has more than _LONGEST_WORD characters.
+    """Count the white-space-separated chunks of the row data[begin:end], up to _MOST_WORDS. The count is
+    negated if a chunk has more than _LONGEST_WORD characters. `token` is the index of the row's first token.
     """
     count, sign, last = 0, 1, len(starts)
     while token < last and starts[token] < end and (count < _MOST_WORDS or end - begin > _LONGEST_WORD):
@@ -305,9 +306,9 @@ def _verdicts(
     token_starts: np.ndarray, token_ends: np.ndarray, token_kinds: np.ndarray, places: np.ndarray,
     hit_kinds: np.ndarray, verdicts: np.ndarray, sentences: np.ndarray, without: int,
 ) -> None:  # fmt: skip
-    """Fill `verdicts`, `phrases` and datatrove's column of `sentences`; trim `starts` and `ends`. If `given`,
-    the rows' markers have been removed and `original_chunks` holds their chunks before that; otherwise it is
-    an output.
+    """Fill `verdicts`, `phrases` and datatrove's column of `sentences`; trim `starts` and `ends`.
+    `original_chunks` holds the result of `_count_chunks` for each row with its citation markers: an input if
+    `given` (the markers have been removed), otherwise an output.
     """
     word, token, hit = 0, 0, 0
     for row in range(len(starts)):

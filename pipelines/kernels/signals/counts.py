@@ -48,7 +48,7 @@ _FLUSH = 255 * 8
 
 
 def _hash_stop_words() -> tuple[np.ndarray, np.uint64]:
-    """Return a perfect hash of the stop words, (the words as little-endian integers, factor): the index of a
+    """Return a perfect hash table of the stop words as little-endian integers, and its factor: the index of a
     word w is (w * factor mod 2^64) >> 61.
     """
     packed = np.array([pack(word[::-1]) for word in STOP_WORDS], np.uint64)
@@ -65,8 +65,8 @@ STOP_TABLE, _STOP_FACTOR = _hash_stop_words()
 
 
 def count(segments: Segments) -> dict[str, np.ndarray]:
-    """Return, by name, the counts for every document in a block, int64 [documents] each, and `entropy`,
-    float64: the sum of c ln c over the counts c of distinct words.
+    """Return the counts for every document in a block, keyed by name, int64 [documents] each, and `entropy`,
+    float64: the sum of c ln c over the counts c of the distinct words.
     """
     offsets, data, classes, words, lines, paragraphs, sentences = segments
     hits = find_phrases(offsets, data)
@@ -86,7 +86,9 @@ def count(segments: Segments) -> dict[str, np.ndarray]:
 
 
 def count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> dict[str, np.ndarray]:
-    """Return, by name, the counts over the characters of every document in a block, int64 [documents] each."""
+    """Count the characters of every document in a block, in all (`chars`) and by kind (_CHARACTERS). Return
+    the counts keyed by name, int64 [documents] each.
+    """
     out = np.zeros((len(offsets) - 1, len(_CHARACTERS)), np.int64)
     _count_characters(offsets, data, classes, out)
     counts = split_columns(_CHARACTERS, out)
@@ -176,8 +178,8 @@ def _count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray
 
 @kernel()
 def _count_ellipses(data: np.ndarray, begin: int, i: int, end: int, dots: int) -> tuple[int, int]:
-    """Return (number of trailing full stops that may begin a '...', number of ellipses) in the bytes from i
-    to end. `dots` is the number of such full stops before the bytes.
+    """Count the ellipses that end in data[i:end]. Return (number of full stops at the end that may begin a
+    '...', number of ellipses). `dots` is the number of such full stops just before i.
     """
     ellipses = 0
     for k in range(i, end):

@@ -28,7 +28,7 @@ class SpanNumbers(NamedTuple):
 
 
 def number_spans(data: np.ndarray, spans: Spans) -> SpanNumbers:
-    """Number the spans of a block. Hashes are seeded with the document's bytes, so a list of words that
+    """Number the spans of a block. The bytes of each document seed its hashes, so a list of words that
     collide in one document cannot slow down another.
     """
     ids, chars = np.empty(len(spans.starts), np.int32), np.empty(len(spans.starts), np.int32)

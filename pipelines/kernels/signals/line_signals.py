@@ -37,8 +37,8 @@ _PACKED_BULLETS = pack_bullets(BULLETS)
 
 
 def count_lines(segments: Segments, hits: Hits) -> dict[str, np.ndarray]:
-    """Return, by name, the counts over the lines and paragraphs of every document in a block, int64
-    [documents] each.
+    """Measure the lines and paragraphs of every document in a block. Return the counts and lengths keyed by
+    name, int64 [documents] each.
     """
     data, lines = segments.data, segments.lines
     numbered = number_spans(data, lines)
@@ -67,9 +67,9 @@ def _longest(spans: Spans, numbered: SpanNumbers) -> np.ndarray:
 
 
 def count_copies(name: str, spans: Spans, numbered: SpanNumbers) -> dict[str, np.ndarray]:
-    """Count in each document the spans that equal an earlier span (NAME_copies), the characters of these
-    spans (NAME_chars_copied), and the characters of all spans (NAME_chars), int64 [documents] each; NAME is
-    `name`.
+    """Count, for each document, the spans that equal an earlier span (`{name}_copies`), their characters
+    (`{name}_chars_copied`) and the characters of all spans (`{name}_chars`). Return the counts keyed by these
+    names, int64 [documents] each.
     """
     out = np.zeros((len(spans.offsets) - 1, 3), np.int64)
     _count_copies(spans.offsets, numbered.ids, numbered.chars, out)

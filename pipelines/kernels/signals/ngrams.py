@@ -36,9 +36,7 @@ class NgramMatches(NamedTuple):
 
 @functools.cache
 def _folding() -> np.ndarray:
-    """Return the lower case of every code point. Both small sigmas become the same character, and so do ' and
-    U+2019.
-    """
+    """Return a table that maps every code point to its lower case, and also ς to σ and U+2019 to '."""
     table = lower_case()[0].copy()
     table[FINAL_SIGMA], table[_QUOTE] = SMALL_SIGMA, _APOSTROPHE
     table.flags.writeable = False
@@ -71,8 +69,8 @@ def make_table(keys: np.ndarray, lengths: np.ndarray) -> Table:
 
 
 def find_ngrams(hashes: np.ndarray, offsets: np.ndarray, table: Table) -> NgramMatches:
-    """Find the n-grams of a table in texts. The words of text d have the hashes hashes[offsets[d]:offsets[d +
-    1]] (`hash_words`).
+    """Find the occurrences of a table's n-grams in texts. hashes[offsets[d]:offsets[d + 1]] are the hashes of
+    the words of text d, from `hash_words`.
     """
     return NgramMatches(*_find(hashes, offsets, *table))
 

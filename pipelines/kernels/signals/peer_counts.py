@@ -40,8 +40,8 @@ _ROWS = ("bullet_rows_datatrove", "ellipsis_rows_datatrove")  # of str.splitline
 
 
 def count_peers(offsets: np.ndarray, data: np.ndarray) -> dict[str, np.ndarray]:
-    """Return, by name, the counts for every document in a block according to the rules of datatrove and tfds,
-    int64 [documents] each.
+    """Count what the rules of datatrove and tfds need for every document in a block. Return the counts keyed
+    by name, int64 [documents] each.
     """
     classes = classify(offsets, data)
     tokens = find_tokens(offsets, data, classes)

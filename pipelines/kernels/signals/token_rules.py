@@ -42,7 +42,7 @@ _PACKED_WITH_STOP.flags.writeable = False
 
 
 def apply_rules(data: np.ndarray, classes: np.ndarray, spans: Spans, kinds: np.ndarray) -> tuple[Spans, np.ndarray]:
-    """Return (spans, kinds) of the tokens of a block after splitting every chunk that needs rules."""
+    """Split every chunk of a block that needs rules, and return (spans, kinds) of all tokens of the block."""
     most = len(data) + 1
     starts, ends, out = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.uint8)
     counts = np.zeros(len(spans.offsets), np.int64)
@@ -111,8 +111,8 @@ def _keeps_full_stop(data: np.ndarray, begin: int, end: int, with_stop: np.ndarr
 
 @kernel()
 def _clitic(data: np.ndarray, begin: int, end: int) -> int:
-    """Return the length in bytes of n't, 're, 've, 'll, 's, 'm or 'd at the end of a chunk; 0 if there is
-    none, or nothing before it. The case is ignored, and the apostrophe is ' or U+2019.
+    """Return the length in bytes of the n't, 're, 've, 'll, 's, 'm or 'd at the end of a chunk, or 0 if there
+    is none or nothing precedes it. Case is ignored, and the apostrophe may be ' or U+2019.
     """
     last = data[end - 1] | 0x20
     before = data[end - 2] | 0x20 if end - 2 >= begin else 0
@@ -261,7 +261,7 @@ def _inner_token(data: np.ndarray, begin: int, i: int, end: int, table: np.ndarr
 
 @kernel()
 def _kind(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> int:
-    """Return the kind bits of the token [begin, end); HAS_LETTER and no other if it has a letter."""
+    """Return the kind bits of the token data[begin:end]: HAS_LETTER alone if it has a letter."""
     every, i, characters = 0xFFFF, begin, 0
     while i < end:
         kind = np.int64(table[_point(data, i, end)])
@@ -280,8 +280,8 @@ def _split_chunk(
     data: np.ndarray, classes: np.ndarray, begin: int, end: int, table: np.ndarray, with_stop: np.ndarray, token: int,
     starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray,
 ) -> int:  # fmt: skip
-    """Write the tokens of a chunk, and return the number of tokens so far. Tokens split off the back wait at
-    the end of the arrays.
+    """Write the tokens of a chunk from index `token` on, and return the index after the last. Tokens split
+    off the back wait at the end of the arrays until the others are written.
     """
     first, last = token, len(starts)
     while begin < end:

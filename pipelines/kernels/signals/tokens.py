@@ -46,7 +46,7 @@ NO_TOKENS = Tokens(NO_SPANS, np.empty(0, np.uint8))
 
 
 def find_tokens(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Tokens:
-    """Return the tokens of a block of documents; `classes` are the class bits of `characters.classify`."""
+    """Return the tokens of a block of documents. `classes` is the result of `characters.classify`."""
     most = len(data) + 1
     # np.empty commits pages only as they are written, so room for the worst case costs nothing on ordinary
     # text.
@@ -60,8 +60,9 @@ def find_tokens(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> T
 
 @kernel(inline="always")
 def _plain_bytes(kinds: np.uint64) -> np.uint64:
-    """Return eight bytes in which the lowest bit is 1 for letters and numbers. These have WORD (bit 0) but
-    not EXTEND (7), and if they have CLOSE (6), they also have LETTER (1). The other bits have no meaning.
+    """Return eight bytes whose lowest bit is 1 for letters and numbers; the other bits have no meaning.
+    Letters and numbers have the class bit WORD (0) but not EXTEND (7); those with CLOSE (6) also have LETTER
+    (1).
     """
     return kinds & ~(kinds >> np.uint64(7)) & ~((kinds >> np.uint64(6)) & ~(kinds >> np.uint64(1)))
 
@@ -78,8 +79,8 @@ def _mark_kind(bits: int) -> int:
 
 @kernel(inline="always")
 def _plain_ending(data: np.ndarray, begin: int, plain: int, end: int, table: np.ndarray) -> tuple[int, int]:
-    """Return the positions of up to two tokens that are split off the end of a chunk; `end` takes the place
-    of a missing second token. Return (-1, -1) if the rules are needed to decide. The chunk's letters and
+    """Return where the one or two tokens that follow a chunk's letters and numbers begin; if there is only
+    one, the second position is `end`. Return (-1, -1) if the rules are needed to decide. The letters and
     numbers end at `plain`.
     """
     if end - plain > 2:

@@ -71,8 +71,8 @@ class FoundSpans(NamedTuple):
 
     @classmethod
     def of(cls, documents: Iterable[tuple[np.ndarray, Sequence[tuple[int, int, int]]]]) -> "FoundSpans":
-        """Return the spans of documents. Each document is given as its `byte_offsets` and its spans in
-        characters: (start, end, index of the type), ascending and disjoint.
+        """Convert the spans of documents from characters to bytes. Each document is given as its
+        `byte_offsets` and its spans, (start, end, index of the type) in characters, ascending and disjoint.
         """
         counts, found = [0], [np.zeros((4, 0), np.int64)]
         for bytes_of, spans in documents:

@@ -177,7 +177,9 @@ class _Task:
 
 
 def write_scores(task: _Task) -> int:
-    """Commit the scores of a part, unless this has been done, and return how many of its documents have none."""
+    """Commit the scores of a part, unless this has been done, and return how many of its documents have no
+    score.
+    """
     receipt = task.out.receipt(task.part.unit)
     if receipt is None:
         values = column_values(task.part, task.stage.names)

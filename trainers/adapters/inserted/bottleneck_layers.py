@@ -31,14 +31,14 @@ class Bottleneck(torch.nn.Module):
 
 
 def add_after(matrix: Any, adapter: Bottleneck) -> None:
-    """Apply `adapter` to the output of `matrix` and add the result to this output, in every forward pass."""
+    """Insert `adapter` after `matrix`, whose output `y` becomes `y + adapter(y)`."""
     matrix.adapter = adapter
     matrix.register_forward_hook(lambda module, given, states: states + module.adapter(states))
 
 
 def add_beside(first: Any, last: Any, adapter: Bottleneck) -> None:
-    """Make `last` add to its output what `adapter` computes from the input of `first`, which must run before
-    `last`.
+    """Insert `adapter` in parallel to the modules from `first` to `last`: what it computes from the input of
+    `first` is added to the output of `last`. In a forward pass, `first` must run before `last`.
     """
     first.adapter = adapter
 

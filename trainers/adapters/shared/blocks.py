@@ -154,7 +154,7 @@ def attention_modules(network: Any, architecture: str) -> list[tuple[str, Any]]:
 
 
 def stack_modules(network: Any, architecture: str) -> list[Any]:
-    """Return the modules that contain the blocks, without the pretraining heads."""
+    """Return the modules that contain the blocks, without any pretraining or task head."""
     return [getattr(network, name) for name in BLOCKS[architecture].stacks]
 
 

@@ -100,7 +100,9 @@ class TrainingMethod(ABC):
         return None
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """Return the tensors, by name, that peft stores in `adapter_model.safetensors`."""
+        """Return the tensors for `adapter_model.safetensors`, by the names that peft would give them in our
+        model.
+        """
         raise NotImplementedError
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ class PrefixEncoder(torch.nn.Module):
         self.rows, self.inner = torch.nn.Embedding(tokens, width), torch.nn.Linear(width, hidden)
 
     def forward(self) -> Any:
-        """Return the hidden states, [tokens, hidden]."""
+        """Return the outputs of the shared first layer, [tokens, hidden]."""
         return self.inner(self.rows(torch.arange(self.rows.num_embeddings, device=self.rows.weight.device))).tanh()
 
 

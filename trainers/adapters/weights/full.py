@@ -17,7 +17,7 @@ class Full(TrainingMethod):
     needs_transformer: ClassVar[bool] = False
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Leave the model unchanged: this method trains all of it and adds nothing."""
+        """Leave the model unchanged: nothing is frozen and nothing is added."""
 
     def merge(self, network: Any) -> None:
         """Leave the model unchanged: nothing was added to it."""

@@ -175,7 +175,7 @@ def locate(
 
 
 def _packed(values: np.ndarray) -> np.ndarray:
-    """Return the numbers `values` as int32 in an int64 array, two per element."""
+    """Return `values` as int32, packed two to an int64 element. An odd number of values is padded with 0."""
     packed: np.ndarray = np.zeros(len(values) + len(values) % 2, np.int32)
     packed[: len(values)] = values
     return packed.view(np.int64)

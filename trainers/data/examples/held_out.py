@@ -32,7 +32,7 @@ class HeldOut:
 
     @cached_property
     def sources(self) -> tuple[TaskSource, ...]:
-        """The tasks, as the sources by which losses are reported."""
+        """The sources by which losses are reported, one for each task."""
         return sources_of(self.tasks)
 
     @cached_property

@@ -118,7 +118,9 @@ def _answer_texts(
 
 
 def whole_characters(text: bytes, start: int, end: int) -> str:
-    """Return the text of a range of bytes, extended at both ends to whole characters."""
+    """Return the text of the bytes `text[start:end]`, extended at both ends to whole UTF-8 characters. An
+    empty range is not extended.
+    """
     if start == end:
         return ""
     while text[start] & 0xC0 == 0x80:

@@ -72,7 +72,9 @@ def _row_length(weights: Sequence[np.ndarray]) -> int:
 
 
 def place(rows: np.ndarray, sizes: np.ndarray) -> Places:
-    """Return the places of segments, given the row and the number of positions of each."""
+    """Return the places of segments. Segment i lies in row `rows[i]` and takes `sizes[i]` positions. The
+    segments of a row keep their order.
+    """
     order = np.argsort(rows, kind="stable")
     sorted_rows, sorted_sizes = rows[order], sizes[order]
     before = np.cumsum(sorted_sizes) - sorted_sizes

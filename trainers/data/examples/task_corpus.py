@@ -143,7 +143,7 @@ def task_training(corpus: TaskCorpus, job: Finetuning, excluded: frozenset[bytes
 
 
 def task_validation(corpus: TaskCorpus, job: Finetuning) -> HeldOut:
-    """Return the inputs for validation: the dev splits of the tasks that have one."""
+    """Return the inputs for validation: the dev split of each task that has one."""
     having = [(task, corpus.splits(task)[1]) for task in job.tasks if len(corpus.splits(task)) == 2]
     return _held_out(corpus, job, having)
 

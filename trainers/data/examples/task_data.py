@@ -67,7 +67,7 @@ class TaskData:
 
     @cached_property
     def sources(self) -> tuple[TaskSource, ...]:
-        """The tasks, as the sources by which losses are reported."""
+        """The sources by which losses are reported, one for each task."""
         return sources_of(self.tasks)
 
     @property
@@ -77,11 +77,11 @@ class TaskData:
 
     @property
     def epoch_inputs(self) -> int:
-        """The number of inputs in an epoch, over all tasks."""
+        """The total number of inputs of all tasks, each counted once."""
         return sum(map(len, self.tasks))
 
     def read_since(self, sample: int) -> "TaskData":
-        """Return the same data, read from `sample` on."""
+        """Return the same data, with `since` set to `sample`."""
         return replace(self, since=sample)
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
@@ -122,7 +122,7 @@ class TaskData:
 
 
 def notice_of(task: TaskInputs) -> dict[str, Any]:
-    """Return the fields of an event that describes the inputs of a split."""
+    """Return the fields of the log event that describes a task's inputs."""
     cut = task.truncation
     message = f"{task.name}: {cut.total:,} examples, {len(task):,} inputs of {task.sizes.mean():.1f} tokens on average"
     fields = {"source": task.name, "examples": cut.total, "inputs": len(task), "cut_examples": cut.examples}

@@ -60,11 +60,11 @@ class Footprint:
 
     @property
     def kg_co2e(self) -> float | None:
-        """The carbon dioxide equivalents in kg; None if the energy is unknown."""
+        """The emissions in kg of carbon dioxide equivalent; None if the energy is unknown."""
         return None if self.kwh is None else self.kwh * self.kg_per_kwh
 
     def plain(self) -> dict[str, Any]:
-        """Return the cost as JSON data."""
+        """Return the cost as JSON data, including `kwh`, `kg_co2e` and the source of the formulas."""
         return {**asdict(self), "kwh": self.kwh, "kg_co2e": self.kg_co2e, "source": SOURCE}
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ def operations(flops: Mapping[str, float] | None) -> str:
 
 
 def parse_footprint(facts: Mapping[str, Any]) -> Footprint:
-    """Return the Footprint of the JSON data that `Footprint.plain` returns."""
+    """Restore a Footprint from the JSON data that `Footprint.plain` returns."""
     return Footprint(**{each.name: facts[each.name] for each in fields(Footprint)})
 
 

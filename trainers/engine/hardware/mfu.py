@@ -44,7 +44,9 @@ class Flops:
         return float(self.terms(read, decoded, predicted).sum())
 
     def terms(self, read: float, decoded: float, predicted: float) -> np.ndarray:
-        """Return the number of operations for these numbers of tokens, by term: float64 [3]."""
+        """Return the number of operations of each term (read, decoded, predicted) for these numbers of
+        tokens, float64 [3].
+        """
         return np.array([self.read * read, self.decoded * decoded, self.predicted * predicted])
 
 

@@ -120,7 +120,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _free_bytes(forward: Forward, config: Job, world: int) -> float:
-    """Return the bytes that activations may take on this worker's device."""
+    """Return the number of bytes that activations may take on this worker's device."""
     stage = config.execution.zero_stage
     everything = sum(parameter.numel() for parameter in forward.parameters())
     trained = sum(parameter.numel() for parameter in forward.parameters() if parameter.requires_grad)

@@ -111,7 +111,9 @@ def _versions(suite: Suite | None, columns: Sequence[tuple[AskedTask, str]]) -> 
 
 
 def name_of(suite: Suite | None, columns: Sequence[tuple[AskedTask, str]], settings: EvaluationSettings) -> str:
-    """Return the name under which an evaluation is stored."""
+    """Return the name under which an evaluation is stored: the suite or, without one, the tasks, followed by
+    the settings that differ from their defaults.
+    """
     tasks = dict.fromkeys(f"{task.name}.{split}" for task, split in columns)
     changed = {
         field: value for field, value in plain(settings).items() if value != getattr(EvaluationSettings(), field)

@@ -13,7 +13,7 @@ _SIZE = (450, 230)
 
 
 def render_histories(histories: Sequence[ScoreHistory], title: str) -> str:
-    """Return the page as self-contained HTML."""
+    """Return the page about the score histories of runs as self-contained HTML."""
     runs = [history.run for history in histories]
     return render_template(
         Path(__file__).with_name("history.html"),

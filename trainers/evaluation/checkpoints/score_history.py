@@ -88,7 +88,7 @@ class ScoreHistory:
         return list(self.results[-1].scores)
 
     def points(self, name: str) -> list[tuple[int, dict[str, Any]]]:
-        """Return, for every checkpoint, its step and the score `name` as JSON data."""
+        """Return a pair for every checkpoint: its step, and its score named `name` as JSON data."""
         return [(result.step, result.scores[name]) for result in self.results]
 
     @cached_property

@@ -88,7 +88,7 @@ def head_lines(table: pa.Table) -> list[Sequence[str]]:
 
 
 def pruning_lines(effects: HeadEffects) -> list[Sequence[str]]:
-    """Return a header and a row for each number of masked heads."""
+    """Return a table of the loss by number of masked heads: a header, and a row for each number, from 0."""
     rows: list[Sequence[str]] = [("masked heads", "loss", "change", "error")]
     for many, each in [(0, LossChange(effects.loss, 0.0, 0.0)), *effects.pruned]:
         rows.append((f"{many} of {effects.heads}", f"{each.loss:.4f}", f"{each.change:+.4f}", _cell(each.error)))
@@ -96,7 +96,9 @@ def pruning_lines(effects: HeadEffects) -> list[Sequence[str]]:
 
 
 def plain_heads(table: pa.Table, effects: HeadEffects) -> dict[str, Any]:
-    """Return heads and effects as JSON data."""
+    """Return the table of heads, the loss of the whole model and the effects of masking heads together, as
+    JSON data.
+    """
     pruned = [
         {
             "masked": many,

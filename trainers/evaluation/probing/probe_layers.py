@@ -29,7 +29,7 @@ class ProbedLayer:
 
     @property
     def selectivity(self) -> float:
-        """Accuracy minus accuracy on the control task."""
+        """The accuracy on the probed labels minus that on the control task."""
         return self.accuracy.value - self.control.value
 
     def plain(self) -> dict[str, Any]:

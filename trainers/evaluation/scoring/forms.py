@@ -91,12 +91,14 @@ class LeftToRight:
 
     @property
     def apart(self) -> bool:
-        """Whether there are ids between context and continuation."""
+        """Whether context and continuation are encoded separately, as they are if `after` lies between them."""
         return bool(self.after)
 
     @property
     def marks(self) -> int:
-        """The number of special ids, minus one: the last token of a row is only a target."""
+        """The number of special ids minus one, since the last token of a row is a target but takes no
+        position.
+        """
         return len(self.head) + len(self.after) - 1
 
     def room(self, continuation: int) -> int:
@@ -134,12 +136,12 @@ class Masks:
 
     @property
     def marks(self) -> int:
-        """The number of ids around a text."""
+        """The number of special ids around a text."""
         return len(self.before) + len(self.after)
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Empty: an encoder writes no text."""
+        """The ids at which generation stops: none, since an encoder writes no text."""
         return ()
 
     def room(self, continuation: int) -> int:

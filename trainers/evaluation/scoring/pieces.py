@@ -69,12 +69,14 @@ class _Tree:
 
     @property
     def goals(self) -> int:
-        """The length of `decoder` or, without `decoder`, of `inputs`."""
+        """The number of positions that predict a token: the length of `decoder` or, if it is None, of
+        `inputs`.
+        """
         return len(self.inputs if self.decoder is None else self.decoder)
 
     @property
     def length(self) -> int:
-        """The length of `inputs`, or of `decoder` if that is larger."""
+        """The larger of the lengths of `inputs` and `decoder`."""
         return max(len(self.inputs), self.goals)
 
 

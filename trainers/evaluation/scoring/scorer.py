@@ -83,7 +83,7 @@ class Scorer:
 
     @classmethod
     def of(cls, name: str, trained: Trained, pseudo: Pseudo = "within_word") -> "Scorer":
-        """Return the scorer of a loaded model. Raises UserError if it gives no likelihoods."""
+        """Return a scorer for a loaded model. Raises UserError if the model gives no likelihoods."""
         encoder = Encoder.load(lent(trained.tokenizer))
         config = trained.config
         network, sizes = language_model(trained.model, config.model)

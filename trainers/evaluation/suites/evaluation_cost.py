@@ -16,7 +16,7 @@ class EvaluationMeter:
         self._meter, self._began = EnergyMeter(), time.perf_counter()
 
     def cost(self, scorer: Scorer) -> Footprint:
-        """Return the cost so far, with the operations of `scorer`."""
+        """Return the time and energy used so far, with the floating-point operations of `scorer`."""
         import torch
 
         flops = dict(zip(TERMS, scorer.flops.tolist(), strict=True))

@@ -120,7 +120,7 @@ class Evaluation:
         return list(compare_results(self.results, self.suite))
 
     def plain(self) -> dict[str, Any]:
-        """Return all scores as JSON data."""
+        """Return all scores, comparisons and costs as JSON data."""
         return {
             "format": "gristmill-evaluation/1",
             "suites": [mean.plain() for mean in self.means],
@@ -232,7 +232,9 @@ def score_columns(
     settings: EvaluationSettings,
     tell: Callable[[str], None],
 ) -> list[TaskResult]:
-    """Return the result of the model named `model` on each entry of `read`."""
+    """Score the model named `model` on each entry of `read` and return the results. Remarks for the user go
+    to `tell`.
+    """
     tell(f"{model}: scored {scorer.form.described}")
     results = []
     for items in read:

@@ -54,7 +54,7 @@ class PairedDifference:
 
     @property
     def tie(self) -> bool:
-        """Whether p is 0.05 or more, not corrected for multiple comparisons."""
+        """Whether `p`, not corrected for multiple comparisons, is at least 0.05."""
         return self.p >= _TIE
 
     def plain(self) -> dict[str, Any]:

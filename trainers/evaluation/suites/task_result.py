@@ -144,7 +144,7 @@ class TaskResult:
         return self.chance if "accuracy" in name or name.startswith(SOLVED) else None
 
     def plain(self) -> dict[str, Any]:
-        """Return the result as JSON data, without rows."""
+        """Return the result as JSON data, without its rows, items and cost."""
         parts = {"subtasks": self.subtasks, "fields": self.fields}
         return {
             "model": self.model,

@@ -25,7 +25,7 @@ class WonItems:
     lost: list[int]
 
     def plain(self) -> dict[str, Any]:
-        """Return the ids of the items as JSON data."""
+        """Return the models, the task and the ids of the won and lost items as JSON data."""
         ids = self.a.rows["id"].to_pylist()
         known = {"a": self.a.model, "b": self.b.model, "task": self.a.task, "split": self.a.split}
         return {**known, "won": [ids[n] for n in self.won], "lost": [ids[n] for n in self.lost]}

@@ -98,7 +98,7 @@ def _repeats(network: Any) -> float:
 
 
 def _attended(network: Any, tokens: int) -> float:
-    """Return the number of pairs of queries and keys per token."""
+    """Return the number of (query, key) pairs per token, summed over the attention layers."""
     each = network.characters_per_token
     local = min(_PUBLISHED["local_transformer_stride"], each * tokens)
     deep = len(network.canine.encoder.layer) * (each / _STRIDE) ** 2 * tokens

@@ -79,7 +79,7 @@ class Spelling:
 
     @classmethod
     def of(cls, spelled: Sequence[bytes]) -> "Spelling":
-        """Return the bytes of all tokens as tensors."""
+        """Return the spelling of a vocabulary, given the bytes of each token."""
         tokens = SpelledTokens.of(spelled)
         return cls(torch.from_numpy(tokens.content), torch.from_numpy(tokens.offsets))
 
@@ -151,7 +151,7 @@ class Spelling:
 
     @property
     def mean(self) -> float:
-        """The mean number of bytes of a token."""
+        """The mean number of bytes per token of the vocabulary."""
         return len(self.content) / (len(self.offsets) - 1)
 
 

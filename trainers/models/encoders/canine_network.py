@@ -76,7 +76,7 @@ class CharacterDecoder(torch.nn.Module):
 
     @property
     def multiplied(self) -> int:
-        """The number of multiplications for each character, without the output layer."""
+        """The number of multiplications per predicted character, without the output layer."""
         twice = (self.merge, self.norm, self.attention.key, self.attention.value)
         own = sum(parameter.numel() for parameter in self.parameters()) - self.predict.weight.numel()
         return own + sum(parameter.numel() for module in twice for parameter in module.parameters())
@@ -102,7 +102,7 @@ class CanineForSubwords(CaninePreTrainedModel):
         return self.decoder.predict if self.cls is None else self.cls.decoder
 
     def get_input_embeddings(self) -> Any:
-        """Return the first of the eight tables of embeddings."""
+        """Return the first of the eight tables of character embeddings."""
         return self.canine.char_embeddings.HashBucketCodepointEmbedder_0
 
     def _store(self, spelling: Spelling) -> None:
@@ -110,7 +110,9 @@ class CanineForSubwords(CaninePreTrainedModel):
         self.register_buffer("spelled_offsets", spelling.offsets, persistent=False)
 
     def spell(self, spelled: Sequence[bytes], specials: dict[str, int]) -> None:
-        """Assign the bytes `spelled` to the tokens, and code points to the special tokens."""
+        """Set the UTF-8 bytes of every token: those in `spelled`, or CANINE's code point if the token is
+        special.
+        """
         own = special_spellings(spelled, specials)
         spelling = Spelling.of([*own, *[b""] * (self.config.subword_vocab_size - len(own))])
         device = self.spelled.device

@@ -32,5 +32,5 @@ class ReplacedTokensModel(ElectraForPreTraining):
         return alone
 
     def get_output_embeddings(self) -> Any:
-        """Return the output layer of the generator, or None without a generator."""
+        """Return the generator's output layer, or None if there is no generator."""
         return self.generator.generator_lm_head if hasattr(self, "generator") else None

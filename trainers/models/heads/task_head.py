@@ -32,7 +32,7 @@ class ScalarMix(torch.nn.Module):
         self.gamma = torch.nn.Parameter(torch.ones(1))
 
     def forward(self, layers: Sequence[Any]) -> Any:
-        """Return `gamma` times the weighted mean of `layers`, tensors of the same shape."""
+        """Return `gamma` times the weighted mean of the tensors `layers`, which must all have the same shape."""
         shares = (self.gamma.float() * self.scalars.float().softmax(0)).to(layers[0].dtype)
         return sum(share * states for share, states in zip(shares, layers, strict=True))
 

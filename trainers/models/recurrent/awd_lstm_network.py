@@ -156,7 +156,7 @@ class AwdLstm(PreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> Any:
-        """Return the embeddings."""
+        """Return the table of token embeddings."""
         return self.lstm.embed
 
     def get_output_embeddings(self) -> Any:

@@ -48,7 +48,7 @@ class Highway(torch.nn.Module):
         self.gate, self.transform = torch.nn.Linear(width, width), torch.nn.Linear(width, width)
 
     def forward(self, states: Any) -> Any:
-        """Return the output for states [n, width], in the same shape."""
+        """Return the layer's output for states [n, width], in the same shape."""
         gate = self.gate(states).sigmoid()
         return gate * self.transform(states).relu() + (1 - gate) * states
 
@@ -76,7 +76,7 @@ class CharacterCnn(torch.nn.Module):
         return sum(each.weight.numel() * (LENGTH - each.kernel_size[0]) for each in self.filters)
 
     def forward(self, ids: Any) -> Any:
-        """Return the vectors [..., width] of ids, int64 [...]."""
+        """Return the vectors [..., width] of the tokens `ids`, int64 [...]."""
         # On `meta`, tensors have no values.
         distinct, places = (ids.flatten(), None) if ids.is_meta else ids.unique(return_inverse=True)
         characters = self.embed(self.table[distinct].long()).transpose(1, 2)
@@ -98,7 +98,7 @@ class CharacterCnn(torch.nn.Module):
         self.table[: len(spelled)] = character_table(spelled, others)
 
     def initialise(self) -> None:
-        """Draw weights as the authors' code does (allenai/bilm-tf, bilm/training.py)."""
+        """Initialise the weights as the authors' code does (allenai/bilm-tf, bilm/training.py)."""
         torch.nn.init.uniform_(self.embed.weight, -1, 1)
         for each in self.filters:
             torch.nn.init.uniform_(each.weight, -0.05, 0.05)

@@ -123,11 +123,11 @@ class SentenceGru(PreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> Any:
-        """Return the embeddings."""
+        """Return the table of token embeddings."""
         return self.encoder.embed
 
     def get_output_embeddings(self) -> Any:
-        """Return the output layer."""
+        """Return the output layer, which both decoders share."""
         return self.lm_head
 
     def _init_weights(self, module: Any) -> None:

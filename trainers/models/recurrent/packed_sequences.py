@@ -64,7 +64,7 @@ class Sequences:
 
     @cached_property
     def backwards(self) -> "Sequences":
-        """The same sequences, read from their last tokens to their first."""
+        """The same sequences, each read from its last token to its first."""
         if self.order.is_meta:
             return self
         lengths = torch.bincount(self.owner)
@@ -72,11 +72,11 @@ class Sequences:
         return Sequences(ends[self.owner] - self.order, self.owner, self.batch_sizes)
 
     def pack(self, states: Any) -> Any:
-        """Return states [rows, length, width] in the order of the sequences, [tokens, width]."""
+        """Pack states [rows, length, width] into [tokens, width], in the order given by `order`."""
         return states.flatten(0, 1)[self.order]
 
     def unpack(self, packed: Any, rows: int) -> Any:
-        """Return packed states [tokens, width] as rows [rows, length, width]."""
+        """Undo `pack`: return packed states [tokens, width] as [rows, length, width]."""
         return torch.empty_like(packed).index_copy(0, self.order, packed).view(rows, -1, packed.shape[1])
 
     def initial(self, states: Any) -> Any:

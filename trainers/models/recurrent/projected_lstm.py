@@ -85,7 +85,7 @@ class _LstmOnCpu(torch.autograd.Function):
         bias: Any,
         projection: Any,
     ) -> Any:
-        """Return the states [tokens, width] for the inputs `packed` [tokens, inputs]."""
+        """Return the layer's states [tokens, width] for its inputs `packed`, [tokens, inputs]."""
         width, cells = projection.shape
         gates = torch.addmm(bias, packed, input_weight.T)
         memory, outputs = gates.new_empty(len(gates), cells), gates.new_empty(len(gates), cells)

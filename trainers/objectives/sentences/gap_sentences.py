@@ -67,7 +67,9 @@ class GapSentences(PairObjective):
             raise ValueError(f"rate: got {self.rate}, allowed above 0 and below 1")
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the maximum number of positions that a document takes: its tokens and `<eos>`."""
+        """Return the most positions that the input or the target of a document can take: all its tokens and
+        `<eos>`.
+        """
         return tokens + 1
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:

@@ -221,7 +221,7 @@ def _apply_edits(content: Ragged, edits: list[_Edit], growth: np.ndarray) -> Rag
 
 @kernel(nogil=True)
 def _replace(tokens: np.ndarray, ranges: np.ndarray, new: np.ndarray, sizes: np.ndarray, edited: np.ndarray) -> None:
-    """Copy `tokens`, replacing range i with the next `sizes[i]` tokens of `new`."""
+    """Copy `tokens` to `edited`, replacing range i with the next `sizes[i]` tokens of `new`."""
     place = written = used = 0
     for edit in range(len(sizes)):
         kept, size = ranges[edit, 0] - place, sizes[edit]

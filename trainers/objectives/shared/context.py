@@ -35,7 +35,7 @@ class Context:
 
     @property
     def target_classes(self) -> int:
-        """The number of classes that targets have."""
+        """The number of classes of targets: `character_buckets` if it is set, `vocab_size` otherwise."""
         return self.character_buckets or self.vocab_size
 
     def special(self, name: str) -> int:

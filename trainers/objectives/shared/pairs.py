@@ -70,14 +70,16 @@ class Documents:
         return chosen
 
     def per_document(self, context: Context, stream: str, count: int = 1) -> np.ndarray:
-        """Draw `count` uniform numbers per document, float64 [documents, count]."""
+        """Draw `count` uniform numbers per document from the random stream named `stream`, float64
+        [documents, count].
+        """
         most = int(self.segments.max(initial=0)) + 1
         drawn = uniforms(context.seed, self.samples, most * count, stream)
         chosen: np.ndarray = drawn.reshape(-1, most, count)[self.rows, self.segments]
         return chosen
 
     def pairs(self, inputs: Ragged, targets: Ragged) -> Pairs:
-        """Return pairs of these inputs and targets, one of each per document."""
+        """Pair `inputs` with `targets`, each of which must contain one list per document."""
         return Pairs(inputs, targets, self.rows, self.segments)
 
 
@@ -121,7 +123,7 @@ class PairObjective(TrainingObjective):
 
     @property
     def spare(self) -> int:
-        """The number of positions of a row that packing leaves free."""
+        """The number of positions that packing leaves free in each row."""
         return 0
 
     def rendered(self, tokens: int, family: str) -> int:
@@ -170,7 +172,9 @@ class PairObjective(TrainingObjective):
         return decoder_rows(pairs, batch, context, mode, self.bidirectional_prefix, self.loss_on_prefix)
 
     def check_prefix(self) -> None:
-        """Raise ValueError if the inputs would reveal the tokens to predict."""
+        """Raise ValueError if `bidirectional_prefix` and `loss_on_prefix` are both true, because positions of
+        the prefix would then see the tokens that they predict.
+        """
         if self.bidirectional_prefix and self.loss_on_prefix:
             raise ValueError(
                 "loss_on_prefix: got true with bidirectional_prefix, where each position of the prefix sees the token it "

@@ -22,7 +22,7 @@ class Ragged:
         return sizes
 
     def keep(self, chosen: np.ndarray) -> "Ragged":
-        """Return the lists with only the tokens for which `chosen`, bool [tokens], is true."""
+        """Return the same lists with only the tokens that `chosen`, bool [tokens], marks."""
         before = np.concatenate([[0], np.cumsum(chosen)])
         return Ragged(self.tokens[chosen], before[self.offsets])
 

@@ -8,7 +8,9 @@ from trainers.objectives.shared.ragged import Ragged
 
 
 def sentinel_ids(context: Context) -> np.ndarray:
-    """Return the ids of `<extra_id_0>`, `<extra_id_1>` and so on, int64."""
+    """Return the ids of the sentinels `<extra_id_0>`, `<extra_id_1>` and so on, int64. Raises ConfigError if
+    there are none.
+    """
     found = [context.special("<extra_id_0>")]
     while f"<extra_id_{len(found)}>" in context.specials:
         found.append(context.specials[f"<extra_id_{len(found)}>"])

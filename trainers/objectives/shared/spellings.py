@@ -53,7 +53,7 @@ class SpelledTokens:
 
     @classmethod
     def of(cls, spelled: Sequence[bytes]) -> "SpelledTokens":
-        """Join the bytes of the tokens."""
+        """Return the `SpelledTokens` of a vocabulary, given the bytes of each token."""
         content = np.frombuffer(b"".join(spelled) or b"\0", dtype=np.uint8).copy()
         return cls(content, np.concatenate([[0], np.cumsum([len(text) for text in spelled])]).astype(np.int64))
 

@@ -114,7 +114,7 @@ class TrainingObjective(Protocol):
 
     @property
     def decodes_neighbours(self) -> bool:
-        """Whether decoders write the sentences before and after a sentence from its vector."""
+        """Whether two decoders predict the sentences before and after a sentence from its vector."""
         return False
 
     @property
@@ -126,7 +126,7 @@ class TrainingObjective(Protocol):
 
     @property
     def exported(self) -> "TrainingObjective":
-        """The objective of an exported model, which may lack heads that only pretraining uses."""
+        """The objective to use with an exported model: this one, unless it needs a head that exports lack."""
         return self
 
     @property
@@ -138,22 +138,22 @@ class TrainingObjective(Protocol):
 
     @property
     def gives_likelihood(self) -> bool:
-        """Whether a model learns the likelihood of a text given the text before it."""
+        """Whether the model learns the likelihood of a text given the text before it."""
         return False
 
     @property
     def sees_prefix(self) -> bool:
-        """Whether, in a decoder, the positions of a prefix see one another in both directions."""
+        """Whether a decoder's attention is bidirectional within a prefix."""
         return False
 
     @property
     def rewrites_rows(self) -> bool:
-        """Whether the objective writes documents to new rows with additional marks."""
+        """Whether `apply` writes the documents to new rows, with additional marks."""
         return False
 
     @property
     def sentence_pairs(self) -> bool:
-        """Whether rows are pairs of sentences that the model classifies."""
+        """Whether rows are sentence pairs: two parts of text whose relation the model classifies."""
         return False
 
     @property
@@ -170,12 +170,12 @@ class TrainingObjective(Protocol):
 
     @property
     def least_sentences(self) -> int:
-        """The fewest sentences that a document must have to give a target."""
+        """The minimum number of sentences that a document needs to have a target."""
         return 1
 
     @property
     def least_tokens(self) -> int:
-        """The fewest tokens that a document must have to give a target."""
+        """The minimum number of tokens that a document needs to have a target."""
         return 1
 
     @property
@@ -224,7 +224,7 @@ class TrainingObjective(Protocol):
         return ((self, None),)
 
     def text_frame(self, family: str) -> Frame:
-        """Return the special tokens around a single text, as a model of this family reads it."""
+        """Return the special tokens that surround a single text in the input of a model of this family."""
         if family == "encoder":
             return Frame(CLS, SEP)
         return Frame("<bos>", None) if family == "decoder" else Frame(None, "<eos>")

@@ -77,7 +77,9 @@ def _second_phase(settings: ProposalSettings, anneal: float, domains: Sequence[s
 
 
 def require_levels(section: str, names: Mapping[str, float], corpus: TrainingCorpus) -> None:
-    """Raise ConfigError for a name that is not a domain of the corpus at any level."""
+    """Raise ConfigError if one of `names` is not a domain of the corpus at any level. The message begins with
+    `section`.
+    """
     levels = sorted({level for leaf in corpus.train for level in names_above(leaf)})
     for name in names:
         if name not in levels:

@@ -83,7 +83,9 @@ class OpenCorpora:
         return self._built[variant.key]
 
     def of(self, job: Pretraining) -> TrainingCorpus:
-        """Return the corpus of a job. Raises UserError if it does not exist."""
+        """Return the corpus of a job, which is opened only once. Raises UserError if the corpus does not
+        exist.
+        """
         key = (job.data.corpora, job.data.shard_set, job.objective.frame)
         if key not in self._opened:
             self._opened[key] = corpus_of(job)

@@ -72,7 +72,9 @@ def variant_of(study: Study, changes: Mapping[str, Any]) -> CorpusVariant:
 
 
 def variants_of(study: Study) -> tuple[CorpusVariant, ...]:
-    """Return the distinct corpora that a study builds, with the baseline's corpus first."""
+    """Return the distinct corpus variants that a study builds, the baseline's first. Empty if the study has
+    no `corpus_file`.
+    """
     if study.corpus_file is None:
         return ()
     found = [entry.variant for entry in study_entries(study).values()] or [variant_of(study, {})]

@@ -77,7 +77,7 @@ class StudyRun:
 
 
 def unique(runs: Sequence[StudyRun]) -> tuple[StudyRun, ...]:
-    """Return the first run of `runs` with each key."""
+    """Return `runs` without duplicates: of the runs with the same key, only the first."""
     first: dict[str, StudyRun] = {}
     for run in runs:
         first.setdefault(run.key, run)

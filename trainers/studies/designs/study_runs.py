@@ -74,7 +74,7 @@ class OpenStudy:
 
     @cached_property
     def prior(self) -> np.ndarray:
-        """The prior, [domains]; its shares sum to 1."""
+        """The shares of the prior, [domains], which sum to 1."""
         return self.settings.prior_of(self.domains)
 
     @cached_property
@@ -85,11 +85,11 @@ class OpenStudy:
 
     @cached_property
     def prior_mixture(self) -> dict[str, float]:
-        """The prior by leaf domain."""
+        """The shares of the prior, keyed by leaf domain."""
         return self.mixture(self.prior)
 
     def mixture(self, shares: np.ndarray) -> dict[str, float]:
-        """Return `shares` [domains] as the mixture of a run, by leaf domain."""
+        """Convert `shares` [domains] to the mixture of a run, keyed by leaf domain."""
         named = dict(zip(self.domains, shares.tolist(), strict=True))
         return self.reused.expand(named) if self.reused else named
 
@@ -140,7 +140,7 @@ class OpenStudy:
         return reference, replace(proxy, job=job, reference=reference.key)
 
     def proxy(self, entry: str, weights: Mapping[str, float], seed: int) -> StudyRun:
-        """Return the proxy run of `entry` with the mixture `weights`, by domain."""
+        """Return the proxy run of `entry` on the mixture `weights`, keyed by domain."""
         return self._run(entry, weights, seed, self.study.proxies.tokens, {})
 
     def candidate(self, name: str, weights: Mapping[str, float], seed: int) -> StudyRun:

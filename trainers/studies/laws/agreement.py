@@ -54,7 +54,7 @@ def agreement(measured: np.ndarray, predicted: np.ndarray, repetitions: int = 50
 
 
 def spearman(measured: np.ndarray, predicted: np.ndarray) -> float:
-    """Return Spearman's rank correlation; 0 if either side is constant."""
+    """Return Spearman's rank correlation of two arrays; 0 if either is constant."""
     return _correlation(*(_ranks(np.unique(values, return_inverse=True)[1]) for values in (measured, predicted)))
 
 

@@ -64,7 +64,7 @@ class FittedProcess:
 
     @property
     def is_convex(self) -> bool:
-        """False, because convexity is not guaranteed."""
+        """False: the posterior mean need not be convex."""
         return False
 
     @property

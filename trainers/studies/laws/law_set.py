@@ -32,7 +32,7 @@ class LawSet:
 
     @property
     def is_smooth(self) -> bool:
-        """Whether every law is smooth, so that its `gradient` is a true derivative."""
+        """Whether every law is smooth, so that `gradient` returns true derivatives."""
         return all(law.is_smooth for law in self.laws)
 
     def predict(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -42,7 +42,7 @@ class LawSet:
         return _weighted(self.laws, ratios, weights)
 
     def gradient(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the derivatives of `predict`, [mixtures, domains]."""
+        """Return the derivatives of `predict` with respect to each share, [mixtures, domains]."""
         return np.sum([w * law.gradient(ratios) for w, law in zip(weights, self.laws, strict=True) if w], axis=0)
 
     def predict_resampled(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:

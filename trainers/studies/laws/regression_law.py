@@ -49,7 +49,7 @@ class Law(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the law in settings."""
+        """The name of the law in study files and for `--law`, for example `log_linear`."""
         ...
 
     def minimum_runs(self, domains: int) -> int:

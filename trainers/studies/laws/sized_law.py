@@ -79,15 +79,15 @@ class FittedSizedLaw:
 
     @property
     def is_smooth(self) -> bool:
-        """Whether the law of mixtures has derivatives."""
+        """Whether the law of mixtures is smooth."""
         return self.law.is_smooth
 
     def part(self, sizes: np.ndarray) -> np.ndarray:
-        """Return the size term of the metric, [runs]; it is 0 at the target."""
+        """Return the size term of each run, [runs], which is 0 at the target's size."""
         return _part(sizes, self.factors, self.exponents)
 
     def predict(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the predicted metric of mixtures with their sizes, [mixtures]."""
+        """Return the predicted metric, [mixtures]. In `ratios`, the size columns follow the domains."""
         count = len(self.factors)
         return self.law.predict(ratios[:, :-count]) + self.part(ratios[:, -count:])
 

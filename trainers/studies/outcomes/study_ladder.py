@@ -35,7 +35,7 @@ class Ladder:
     missing: tuple[str, ...] = ()
 
     def select(self, rows: np.ndarray) -> "Ladder":
-        """Return the ladder of the runs for which `rows`, bool [runs], is true."""
+        """Return a ladder of only those runs for which `rows`, bool [runs], is true."""
         names = tuple(run for run, kept in zip(self.runs, rows, strict=True) if kept)
         columns = {name: getattr(self, name)[rows] for name in (*_SIZES, "losses")}
         return replace(self, runs=names, **columns)
@@ -160,7 +160,7 @@ def scaling_record(found: StudyScaling) -> dict[str, Any]:
 
 
 def scaling_lines(found: StudyScaling) -> list[str]:
-    """Return the law and the held-out predictions as lines for a terminal."""
+    """Return the law and its predictions for the held-out runs as lines for a terminal."""
     ladder, intervals = found.ladder, _intervals(found.fit)
     lines = [f"{ladder.metric}, {len(ladder.runs)} runs: L = E + A / parameters^a + B / tokens^b"]
     if ladder.missing:

@@ -123,7 +123,9 @@ def doremi_mixture(opened: OpenStudy, root: LocalPath) -> dict[str, np.ndarray]:
 
 
 def proposal_basis(opened: OpenStudy, root: LocalPath, table: RunTable) -> str:
-    """Return a digest of everything that a proposal depends on."""
+    """Return a digest of everything that a proposal depends on. It tells later steps whether `proposal.yaml`
+    is up to date.
+    """
     others = {name: its.tolist() for name, its in doremi_mixture(opened, root).items()}
     return digest([basis_of(opened, table), others]) if others else basis_of(opened, table)
 

@@ -37,7 +37,7 @@ class MetricNoise:
 
 
 def measured_metrics(opened: OpenStudy, results: Mapping[str, RunResult]) -> tuple[str, ...]:
-    """Return the metrics that at least one finished run has."""
+    """Return those metrics of the study for which at least one finished run has a value."""
     there = {name for result in results.values() if result.state == "finished" for name in result.metrics}
     return tuple(name for name in opened.metrics if name in there)
 

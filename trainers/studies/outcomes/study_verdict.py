@@ -74,7 +74,7 @@ def _doremi(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
 
 
 def judge(opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, RunResult]) -> StudyVerdict:
-    """Compare each entry of `runs` with the study's baseline, by the study's decision rule."""
+    """Return the verdict of the study: the entries of `runs`, compared with the baseline."""
     study = opened.study
     entries = list(dict.fromkeys(run.entry for run in runs))
     baseline = study.confirmation.baseline if study.confirmation else getattr(study.design, "baseline", entries[0])

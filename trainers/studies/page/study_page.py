@@ -100,7 +100,7 @@ def _stale(file: str, made_of: str, basis: str, command: str) -> list[str]:
 
 
 def render_study(found: Findings) -> str:
-    """Return the page as self-contained HTML."""
+    """Return the report page of a study as self-contained HTML."""
     study, opened = found.opened.study, found.opened
     mixtures = {run.entry: opened.shares_of(run.weights) for run in found.judged if study.has_mixtures}
     finished = [found.results[run.key] for run in found.runs if run.key in found.results]

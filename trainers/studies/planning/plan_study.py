@@ -100,7 +100,7 @@ class StudyPlan:
 
     @property
     def peak_bytes(self) -> int:
-        """An estimate of the most bytes on disk at any time."""
+        """The estimated peak disk usage of the runs, in bytes."""
         largest = max(stage.parameters for stage in self.stages)
         kept = sum(stage.runs for stage in self.stages) * self.run_bytes
         return kept + self.workers * largest * (_STATE_BYTES + _EXPORT_BYTES)
@@ -236,7 +236,7 @@ def _costs(
 
 
 def _count(job: Any, corpus: TrainingCorpus) -> tuple[float, int]:
-    """Return the operations per token and the number of parameters of the model of `job`."""
+    """Return the operations per training token and the number of parameters of the job's model."""
     import torch
 
     from trainers.engine.hardware.mfu import flops_of

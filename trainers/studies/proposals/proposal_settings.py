@@ -57,7 +57,7 @@ class ProposalSettings:
 
     @property
     def epoch_caps(self) -> float | dict[str, float] | None:
-        """The value of `max_epochs`, or None unless both `tokens` and `target_tokens` are set."""
+        """`max_epochs` if both `tokens` and `target_tokens` are set, else None."""
         return self.max_epochs if self.tokens and self.target_tokens else None
 
     def prior_of(self, domains: Sequence[str]) -> np.ndarray:

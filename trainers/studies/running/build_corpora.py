@@ -41,7 +41,7 @@ def build_corpora(study: Study, root: LocalPath, workers: int, show: Callable[[s
 
 
 def _build(variant: CorpusVariant, directory: LocalPath, workers: int) -> str:
-    """Build a variant. Returns the reason if it failed, else an empty string."""
+    """Build the corpus of a variant. Return the reason if the build failed, else an empty string."""
     directory.mkdir(parents=True, exist_ok=True)
     log, record = directory / f"{variant.key}.log", directory / f"{variant.key}.json"
     placed = ["--in-process"] if workers == 1 else ["--workers", str(workers)]

@@ -43,7 +43,7 @@ class RayResources:
     gpus: float = 0.0
 
     def check(self) -> None:
-        """Raise ValueError for a number that is negative or infinite."""
+        """Raise ValueError unless both numbers are finite and 0 or more."""
         for name, value in (("cpus", self.cpus), ("gpus", self.gpus)):
             if not 0 <= value < float("inf"):
                 raise ValueError(f"--{name}-per-run: got {value:g}, allowed 0 or more")

@@ -41,7 +41,7 @@ def root_of(study: Study) -> LocalPath:
 
 
 def results_of(root: LocalPath, runs: Iterable[StudyRun]) -> dict[str, RunResult]:
-    """Return the result of each run that has one, by the key of the run."""
+    """Return the result of each run that has one, keyed by `run.key`."""
     found = {run.key: read_result(root / RUNS / run.key) for run in runs}
     return {key: result for key, result in found.items() if result is not None}
 

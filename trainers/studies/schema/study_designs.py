@@ -121,7 +121,7 @@ class Listed:
     seeds: int = 3
 
     def check(self) -> None:
-        """Validate names and ranges."""
+        """Validate the names of the entries, the baseline and the number of seeds."""
         check_names("entries", self.entries)
         require(len(self.entries) >= 2, f"entries: got {len(self.entries)}, allowed 2 or more")
         require(
@@ -172,7 +172,7 @@ class LeaveOneOut:
     seeds: int = 3
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Validate the number of seeds."""
         _check_seeds(self.seeds)
 
 

@@ -127,7 +127,7 @@ class Confirmation:
     margin: float = 0.0
 
     def check(self) -> None:
-        """Validate names and ranges."""
+        """Validate the candidates, the baseline, the mixtures in `own`, and the ranges of the numbers."""
         check_names("candidates", self.candidates)
         check_names("own", self.own)
         require(self.tokens >= 1, f"tokens: got {self.tokens}, allowed 1 or more")
@@ -298,7 +298,7 @@ class Study:
 
     @property
     def rule(self) -> "Confirmation | Verdict":
-        """The section that holds the rule of the verdict."""
+        """The section that holds the rule of the verdict: `confirmation` if there is one, else `verdict`."""
         return self.confirmation or self.verdict
 
 

@@ -22,7 +22,7 @@ def read_tsv(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_csv(data: str, layout: Layout, path: str) -> RowSet:
-    """Read CSV as in RFC 4180. Error messages name the last line of the row."""
+    """Read CSV as defined in RFC 4180. If a row spans several lines, error messages name its last line."""
     reader = csv.reader(io.StringIO(data, newline=""), strict=True)
     csv.field_size_limit(1 << 30)
 

@@ -139,7 +139,7 @@ _TRUTHS: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[st
 
 
 def always_never() -> list[Row]:
-    """Return rows that ask whether something is true always, sometimes or never."""
+    """Return rows that ask whether something is always, sometimes or never true."""
     rows = []
     for subjects, *kinds in _TRUTHS:
         for subject, (label, predicates) in product(subjects, enumerate(kinds)):

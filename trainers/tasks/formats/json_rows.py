@@ -111,7 +111,9 @@ def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_webquestions(data: str, layout: Layout, path: str) -> RowSet:
-    """Read WebQuestions as its authors distribute it."""
+    """Read WebQuestions (Berant et al., 2013) as its authors distribute it: one row per question, with the
+    columns `question` and `answers`.
+    """
     rows: list[tuple[int, Record]] = []
     for number, record in enumerate(_records(_whole(data, path), path), start=1):
         try:

@@ -52,7 +52,7 @@ class RowSet:
         return len(self.places)
 
     def at(self, row: int) -> str:
-        """Return the position of a row for messages, such as `train.tsv: line 17`."""
+        """Return the position of a row as messages show it, such as `train.tsv: line 17`."""
         return f"{self.path}: {self.unit} {self.places[row]}"
 
     def column(self, spec: str | int | tuple[str | int, ...], role: str) -> list[Any]:
@@ -92,7 +92,7 @@ class RowSet:
         ]
 
     def keep(self, rows: Sequence[int]) -> "RowSet":
-        """Return a RowSet of the given rows only."""
+        """Return a RowSet of only the rows with the given indices, in the given order."""
         columns = {name: [values[i] for i in rows] if values else [] for name, values in self.columns.items()}
         return RowSet(self.path, columns, [self.places[i] for i in rows], self.unit, self.skipped)
 

@@ -35,7 +35,7 @@ class FilterStep:
     fallback: str = _NO_MATCH
 
     def apply(self, text: str) -> str:
-        """Return the filtered text."""
+        """Return the text after this step."""
         if self.function == "remove_whitespace":
             return text.removeprefix(" ")
         if self.function in ("lowercase", "uppercase"):
@@ -57,7 +57,7 @@ class AnswerFilter:
     steps: tuple[FilterStep, ...] = ()
 
     def apply(self, text: str) -> str:
-        """Return the filtered text."""
+        """Return the text after all steps, applied in order."""
         for step in self.steps:
             text = step.apply(text)
         return text

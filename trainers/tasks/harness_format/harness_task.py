@@ -134,7 +134,7 @@ def load_harness_task(path: Path, shots: int | None = None) -> HarnessTask:
 
 
 def without_shots(task: HarnessTask) -> HarnessTask:
-    """Return the task without solved examples."""
+    """Return a copy of the task whose prompts contain no solved examples."""
     return replace(task, shots=0)
 
 

@@ -182,7 +182,7 @@ class Layout:
         return self.columns or {}
 
     def names(self, split: str) -> tuple[str, ...]:
-        """Return the file names that are tried for a split."""
+        """Return the file names to try for a split, in order."""
         names = self.files[split]
         return (names,) if isinstance(names, str) else names
 

@@ -20,7 +20,7 @@ WRITTEN_KINDS = ("generate", "span")
 
 
 def fields_of(template: str) -> list[str]:
-    """Return the names in braces in a template."""
+    """Return the names that a template contains in braces, in order."""
     return _FIELD.findall(template)
 
 
@@ -50,7 +50,7 @@ class Generation:
     top_p: float = 1.0
 
     def check(self) -> None:
-        """Validate ranges, and that `until` contains no empty text."""
+        """Raise ValueError if a number is out of range or `until` contains an empty text."""
         for name, wrong, allowed in (
             ("tokens", self.tokens < 1, "1 or more"),
             ("temperature", self.temperature < 0, "0 or more"),

@@ -78,12 +78,12 @@ def answer_values(outcomes: Outcomes, score: Callable[[str, str], float]) -> np.
 
 
 def exact_matches(outcomes: Outcomes) -> np.ndarray:
-    """Return the exact match of each example, float64 [n]."""
+    """Return the best `exact_match` of each example over its references, float64 [n]."""
     return answer_values(outcomes, exact_match)
 
 
 def token_f1s(outcomes: Outcomes) -> np.ndarray:
-    """Return the token F1 of each example, float64 [n]."""
+    """Return the best `token_f1` of each example over its references, float64 [n]."""
     return answer_values(outcomes, lambda text, reference: token_f1(text, reference, outcomes.no_answer))
 
 

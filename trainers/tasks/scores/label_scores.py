@@ -15,7 +15,7 @@ def _labels(outcomes: Outcomes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _correct(outcomes: Outcomes) -> np.ndarray:
-    """Return float64 [n, 2]: the numbers of correct labels and of labels of each example."""
+    """Return the number of correct labels and the number of labels of each example, float64 [n, 2]."""
     gold, predicted = _labels(outcomes)
     columns = np.stack([gold == predicted, np.ones(len(gold), bool)], axis=1).astype(np.float64)
     if outcomes.offsets is None:

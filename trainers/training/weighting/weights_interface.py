@@ -58,7 +58,7 @@ class OnlineWeights(ABC, Generic[State]):
         }
 
     def state(self) -> dict[str, Any]:
-        """Return the state as plain data for JSON, with exact numbers."""
+        """Return the state as JSON-compatible data, with all numbers unrounded."""
         values = {each.name: getattr(self.now, each.name) for each in fields(self.now)}
         lists = {name: its.tolist() if isinstance(its, np.ndarray) else its for name, its in values.items()}
         return {"domains": list(self._names), **lists}

@@ -88,9 +88,9 @@ class DebertaDiscriminator(DebertaV2PreTrainedModel):
         self.config.save_pretrained(directory)
 
     def get_input_embeddings(self) -> Any:
-        """Return the embeddings of tokens: the generator's if there is a generator."""
+        """Return the token embeddings: the generator's, if there is a generator."""
         return (self.generator if hasattr(self, "generator") else self.deberta).get_input_embeddings()
 
     def get_output_embeddings(self) -> Any:
-        """Return the output layer of the generator, or None without a generator."""
+        """Return the generator's output layer, or None if there is no generator."""
         return self.generator.get_output_embeddings() if hasattr(self, "generator") else None

@@ -20,11 +20,11 @@ class DisentangledEmbedding(torch.nn.Module):
         torch.nn.init.zeros_(self.delta.weight)
 
     def forward(self, ids: Any) -> Any:
-        """Return the embeddings [..., width] of ids int64 [...]."""
+        """Return the embeddings [..., width] of the tokens `ids`, int64 [...]."""
         return self.base(ids).detach() + self.delta(ids)
 
     def merged(self) -> Any:
-        """Return the sum of both tables, [vocabulary, width]."""
+        """Return the sum of the tables `base` and `delta`, [vocabulary, width]."""
         return self.base.weight.detach() + self.delta.weight.detach()
 
 

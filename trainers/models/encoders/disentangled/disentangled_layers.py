@@ -24,7 +24,9 @@ PUBLISHED: dict[str, Any] = {
 
 
 def check_settings(configuration: Any, settings: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a `transformers` configuration has other values than `settings`."""
+    """Raise ConfigError if a `transformers` configuration differs from `settings`. The order of lists does
+    not matter.
+    """
     for name, value in settings.items():
         found = getattr(configuration, name, None)
         if (sorted(found or []) != sorted(value)) if isinstance(value, list) else (found != value):
@@ -32,7 +34,7 @@ def check_settings(configuration: Any, settings: Mapping[str, Any]) -> None:
 
 
 def add_mask_decoder(network: Any, model: Model) -> None:
-    """Add the table of absolute positions that the enhanced mask decoder reads."""
+    """Add to `network` the table of absolute position embeddings that the enhanced mask decoder reads."""
     import torch
 
     table = torch.nn.Embedding(model.positions, model.width)
