@@ -17,8 +17,8 @@ from pipelines.stages import STAGES
 
 @cache
 def writers() -> dict[str, str]:
-    """Return, for each column except `drop` and `edits`, the first stage that writes it with default knobs.
-    If no stage does, return the first that does with one knob switched on, in the form `language with
+    """Map each column, except `drop` and `edits`, to the first stage that writes it with default knobs. If no
+    stage does, map it to the first that does with one knob switched on, in the form `language with
     paragraphs: true`. Stages whose columns depend on a knob without a default are left out.
     """
     writer_of: dict[str, str] = {}
@@ -45,7 +45,9 @@ def _columns(*, switched: bool) -> Iterator[tuple[str, list[str]]]:
 
 
 def _writer(column: str, steps: Sequence[StepConfig]) -> tuple[str, str] | None:
-    """Return a stage that would write a column, described as in `writers`, and its entry for the corpus file."""
+    """Return a stage that can write a column, described as in `writers`, and its entry for the corpus file;
+    None if there is no such stage.
+    """
     if column in writers():
         stage, _, switch = writers()[column].partition(" with ")
         return writers()[column], f"{stage}: {{{switch}}}"
@@ -58,8 +60,8 @@ def _writer(column: str, steps: Sequence[StepConfig]) -> tuple[str, str] | None:
 
 
 def missing_column(column: str, step: str, steps: Sequence[StepConfig], known: Sequence[str]) -> str:
-    """Return advice, for the end of a message, on a column that no step before `step` writes. `steps` are all
-    steps, and `known` the names of the columns written so far.
+    """Return advice on a column that `step` reads but no earlier step writes, to be appended to an error
+    message. `steps` are all steps, and `known` the names of the columns written so far.
     """
     later = [entry.name for entry in steps if column in entry.written and entry.name != step]
     if later:
@@ -80,8 +82,8 @@ def check_definitions(
     definitions: Mapping[str, Mapping[str, Any]],
 ) -> None:
     """Raise ConfigError if one of a source's columns has a definition (stage, version, knobs and
-    dependencies) that the step does not accept. Both mappings are keyed by column; columns that only one of
-    them has are not checked.
+    dependencies) that the step does not accept. Both mappings are keyed by column; a column that is missing
+    from either is not checked.
     """
     for column, known in accepted.items():
         here = definitions.get(column)

@@ -130,8 +130,8 @@ def _at_home(source: Source, where: str) -> Source:
 
 
 def column_steps(sources: Sequence[Source]) -> tuple[StepConfig, ...]:
-    """Return the steps that write the `columns` declared by sources. Raises ConfigError for a column that has
-    different types in different sources.
+    """Return the steps that write the `columns` declared by sources, one step for all sources with the same
+    columns. Raises ConfigError for a column that has different types in different sources.
     """
     shared: list[tuple[dict[str, RecordField], list[str]]] = []
     types: dict[str, tuple[str, str]] = {}  # the type of a column, and the first source with it
@@ -268,8 +268,8 @@ def _step(entry: Any, number: int, where: str, own: Mapping[str, StageClass]) ->
 
 
 def _paths(value: Any, where: str, may_be_url: bool) -> Any:
-    """Expand a leading `~`, `~USER` or `$HOME` of each path in the value of a knob that names files. Raises
-    ConfigError for a URL if only local files are allowed.
+    """Return the value of a knob that names files, with a leading `~`, `~USER` or `$HOME` expanded in each
+    path. Raises ConfigError for a URL if only local files are allowed.
 
     A value `file:PATH`, which the stage pii allows for its `key`, keeps its prefix.
     """

@@ -69,8 +69,8 @@ class Forecast:
 
     @property
     def disk(self) -> int:
-        """Peak bytes on disk that the build adds: the files of all estimated steps, plus the largest shuffle
-        of any of them.
+        """The disk space in bytes that the build needs at its peak: the files of all estimated steps, plus
+        the largest shuffle of any of them.
         """
         return sum(step.disk for step in self.steps.values()) + max((s.work for s in self.steps.values()), default=0)
 
@@ -92,8 +92,8 @@ class _Rates:
 
 
 def forecast(plan: Plan, roots: Sequence[LocalPath]) -> Forecast:
-    """Estimate the unfinished steps of `plan` from the finished steps below `roots`, which are local output
-    directories.
+    """Estimate the time, memory and disk space of the unfinished steps of `plan` from the finished steps
+    below `roots`, which are local output directories.
     """
     rates = _Rates()
     for root in roots:
@@ -116,8 +116,8 @@ def forecast(plan: Plan, roots: Sequence[LocalPath]) -> Forecast:
 
 
 def _learn(rates: _Rates, root: Location, path: Location) -> None:
-    """Add a finished step to the rates. A step without a peak in `run.json`, or whose files are damaged, is
-    ignored.
+    """Add a finished step to the rates. Ignore a step if its `run.json` records no peak memory or its files
+    are damaged.
     """
     try:
         manifest, run = load_step(root, path.parent.name), read_json(path)
@@ -161,8 +161,8 @@ def _stored(manifest: StepManifest) -> int:
 
 
 def _text(plan: Plan, source: str, rates: _Rates) -> float:
-    """Return the size of a source's text in bytes. It is exact if the source has been read, and otherwise
-    estimated from the size of its files.
+    """Return the size of a source's text in bytes: exact if the source has been read, otherwise estimated
+    from the size of its files, or 0 if no finished step allows an estimate.
     """
     read = plan.step(f"read.{source}")
     manifest = load_step(plan.config.place, read.directory)

@@ -16,9 +16,9 @@ StageClass = type[PartStage] | type[CorpusStage]
 
 
 def stage_class(name: str, own: Mapping[str, StageClass]) -> StageClass:
-    """Return the class of the stage that a corpus file calls `name`. `own` has the caller's stages by name.
+    """Return the class of the stage that a corpus file calls `name`. `own` maps names to the caller's stages.
 
-    Raises ConfigError for an unknown name, for a name in `own` that contains a colon or is that of a
+    Raises ConfigError for an unknown name, for a name in `own` that contains a colon or already belongs to a
     gristmill stage, and for a class that is not a dataclass derived from PartStage or CorpusStage.
     """
     if name in own:

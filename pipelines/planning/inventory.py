@@ -56,8 +56,8 @@ class Inventory:
         return digest([[f.path, f.size, c] for f, c in zip(self.files, self.checksums, strict=True)])
 
     def units(self, unit_bytes: int) -> list[list[int]]:
-        """Return the files of each read task as indices in `files`. A task has files of at most `unit_bytes`
-        bytes in total, or a single larger file.
+        """Group the files into read tasks, each a list of indices into `files`. The files of a task have at
+        most `unit_bytes` bytes in total; a larger file is a task by itself.
         """
         positions = {file.path: position for position, file in enumerate(self.files)}
         return [[positions[file.path] for file in unit] for unit in read_units(self.files, unit_bytes)]
@@ -110,8 +110,8 @@ def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inv
 
 
 def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any]]) -> list[Any]:
-    """Return [size, version, checksum] of a file. A file is not read if the cache has a checksum for its size
-    and version.
+    """Return [size, version, checksum] of a file. Read the file only if neither a commit nor its source's
+    listing identifies its content and the cache has no checksum for its size and version.
     """
     if file.commit is not None:
         return [file.size, file.commit, file.commit]

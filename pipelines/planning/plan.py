@@ -110,9 +110,9 @@ def make_plan(
     poison: Poison | None = None,
     files: PublishedFiles | None = None,
 ) -> Plan:
-    """Return the plan for a corpus, given the inventories of its sources by name. `poison` has the documents
-    and records to withhold, by step name and source; `files` has the published files of steps that are not
-    reproducible, by step directory.
+    """Return the plan for a corpus, given the inventories of its sources by name. `poison` maps (step name,
+    source) to the documents or records to withhold; `files` maps directories of steps that are not
+    reproducible to their published files.
 
     Raises ConfigError if the steps do not fit together.
     """

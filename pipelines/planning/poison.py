@@ -44,8 +44,8 @@ def load_poison(output: Location) -> Poison:
 
 
 def record_poison(output: Location, error: PoisonError) -> None:
-    """Add the document that an error names to the list in an output directory. Raises the error if the
-    document is already listed for the same step.
+    """Add the document named by `error` to the list of withheld documents in an output directory. Raises
+    `error` if the document is already listed for the same step.
     """
     try:
         entries = read_json(output / _FILE)["documents"]
@@ -113,7 +113,5 @@ class WithoutPoison(PartStage):
 
 
 def unwrapped(stage: PartStage) -> PartStage:
-    """Return the stage whose code runs: the wrapped stage if documents are withheld, otherwise the stage
-    itself.
-    """
+    """Return a stage without the wrapper that withholds documents, if it has one."""
     return stage.stage if isinstance(stage, WithoutPoison) else stage

@@ -19,8 +19,8 @@ NULLABLE_DOCUMENT_COLUMNS = tuple(column.name for column in DOCUMENT if column.n
 def check_rules(
     config: CorpusConfig, entry: StepConfig, done: Sequence[StepConfig], types: Mapping[str, pa.DataType]
 ) -> None:
-    """Raise ConfigError for a rule whose column is missing in some source that the rule judges, and for a
-    column of a type that the stage cannot use.
+    """Raise ConfigError if no earlier step writes the column of a rule for one of the sources that the rule
+    judges, or if the stage cannot use the type of a column.
 
     `done` are the earlier steps, and `types` the types of the columns that these steps and `entry` write.
     """
@@ -46,8 +46,8 @@ def check_rules(
 
 
 def null_notices(config: CorpusConfig) -> Iterator[str]:
-    """Yield one line for every rule that does not say what happens to null values, although its column may be
-    null.
+    """Yield one line for every rule that does not say what happens to nulls, although its column may contain
+    them.
     """
     done: list[StepConfig] = []
     for entry in config.steps:

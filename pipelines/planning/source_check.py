@@ -64,30 +64,31 @@ class SampleTally:
 
     @property
     def unexpected(self) -> Counter[str]:
-        """The number of records set aside, by reason, without the expected reasons (STRUCTURAL)."""
+        """The number of records set aside for each reason, leaving out the expected reasons (STRUCTURAL)."""
         return Counter({reason: count for reason, count in self.aside.items() if reason not in STRUCTURAL})
 
     @property
     def share(self) -> float:
-        """The number of records set aside for an unexpected reason, divided by the number of these records
-        and the documents together.
+        """The records set aside for an unexpected reason, as a share of these records and the documents
+        together.
         """
         aside = self.unexpected.total()
         return aside / (aside + self.documents) if aside else 0.0
 
     def is_too_much(self, source: Source) -> bool:
-        """Return whether more records were set aside than the source allows.
+        """Return whether too many records were set aside: whether `share` exceeds `max_quarantined`.
 
-        If JSON Lines is read as JSON, a single record holds all lines except the first, so in that case a
-        share equal to `max_quarantined` is already too much.
+        JSON Lines read as JSON gives one document and one record of trailing bytes per file, a share of 0.5.
+        In that case a share equal to `max_quarantined` is already too much.
         """
         rest = source.format == "json" and self.aside["trailing_bytes"] >= max(1, self.documents)
         return self.share >= source.max_quarantined if rest else self.share > source.max_quarantined
 
 
 def sample_source(source: Source, files: Sequence[SourceFile]) -> SampleTally:
-    """Return the counts of the first records of files spread over a source: up to about 1,000 records and 64
-    MiB, from at most 64 files, or 4 remote files.
+    """Sample the first records of files spread evenly over a source, and return their counts and some of
+    their texts. The sample holds up to about 1,000 records and 64 MiB, from at most 64 files, or 4 remote
+    files.
 
     A record whose text would have to be extracted counts as a document. If the source selects `members`, only
     zip archives are sampled. Raises UserError as `read_documents` does.
@@ -176,8 +177,8 @@ def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
 
 def check_counts(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> None:
-    """Raise SourceError if too small a share of a source became documents, or none did although the source
-    must not be empty. A source that is read only in part is not checked.
+    """Raise SourceError if a source has no documents although `allow_empty` is false, or if too many of its
+    records were set aside. A source that is read only in part, or that may be empty and is, is not checked.
 
     `read` and `directory` are the manifest and the directory of its published read step.
     """

@@ -117,8 +117,8 @@ class Test:
 
 
 def measure_texts(config: CorpusConfig, texts: Sequence[str]) -> Sample:
-    """Return a sample of a source that is not built yet, measured on its first texts after `normalise`. Edits
-    are not applied, so `edited_text` gets the signals of `text`.
+    """Measure the first texts of a source whose corpus is not built yet, and return them as a sample. The
+    texts are normalised but not edited, so `edited_text` gets the signals of `text`.
     """
     stored = pa.array([normalise(text)[0].decode() for text in texts], pa.large_string())
     docs = pa.table({"text": stored})
@@ -131,8 +131,8 @@ def measure_texts(config: CorpusConfig, texts: Sequence[str]) -> Sample:
 
 
 def published_sample(config: CorpusConfig, source: str, table: pa.Table) -> Sample:
-    """Return a sample of a source of a built corpus from `table`, the sample that the corpus's funnel has
-    written.
+    """Return the sampled documents of one source. `table` is the sample of all sources that the funnel of the
+    built corpus has written.
     """
     rows = table.filter(pc.equal(table["source"], source))
     ours, peers = (_published_signals(config, source, rows, kind) for kind in (QualitySignals, PeerSignals))
@@ -192,18 +192,17 @@ def _tests_of_filter(
 
 
 def _is_adjusted(listed: Rule, entry: StepConfig, source: str) -> bool:
-    """Return whether a rule is already adapted to the documents that it judges, by its bounds, its `when` or
-    its sources.
-    """
     if listed.mappings() or listed.quantiles() or any(column != "source" for column in listed.when):
         return True
     return listed.rules is None and (listed.when.get("source") == (source,) or entry.sources == (source,))
 
 
 def fit_of_plan(plan: Plan, root: Location, tallies: Mapping[str, SampleTally]) -> list[str]:
-    """Return the notices of a plan, based on the published columns if the corpus is built, otherwise on the
-    first documents of each source. `tallies` holds the samples that were already taken, by source; the other
-    sources are sampled here.
+    """Return the notices of a plan. They are based on the published columns if the corpus is built, otherwise
+    on the first documents of each source.
+
+    `tallies` maps the names of sources that were already sampled to their samples; the others are sampled
+    here.
     """
     if load_step(root, plan.step("funnel").directory) is not None:
         return published_notices(plan, root)
@@ -242,8 +241,8 @@ def published_notices(plan: Plan, root: Location) -> list[str]:
 def markup_notices(
     source: Source, tests: Sequence[Test], markup: pa.Array | pa.ChunkedArray, title: str
 ) -> Iterator[str]:
-    """Yield a notice if a source holds HTML that is read as text. `markup`, bool, says which sampled
-    documents have block tags, and `title` describes the sample.
+    """Yield a notice if a source holds HTML that is read as text. `markup`, bool [documents], is true for the
+    sampled documents that have block tags; `title` describes the sample.
     """
     count = pc.sum(markup).as_py() or 0
     if not holds_pages(source) and source.text_is == "text" and count > MARKUP * len(markup):
@@ -318,11 +317,11 @@ def _word_notices(source: str, tests: Sequence[Test], sample: Sample) -> Iterato
 
 
 def unseparated_share(signals: pa.Table, judged: np.ndarray) -> float:
-    """Return a lower bound on the number of words in the judged documents that follow another word without a
-    separator, divided by the number of words in all documents. `judged` is a mask, bool [documents].
+    """Return a lower bound on the number of words in the judged documents that directly follow another word,
+    divided by the number of words in all documents. `judged` is a mask, bool [documents].
 
-    n words with separators between them leave at least n - 1 characters outside words; each missing character
-    is a word without a separator.
+    If separators stood between all n words of a document, at least n - 1 of its characters would be outside
+    words. Each character short of n - 1 means one word without a separator before it.
     """
     words = _column(signals, "word_count")
     outside = _column(signals, "n_chars") - words * np.nan_to_num(_column(signals, "mean_word_length"))
@@ -331,8 +330,8 @@ def unseparated_share(signals: pa.Table, judged: np.ndarray) -> float:
 
 
 def _judging(tests: Sequence[Test], sample: Sample, kind: str) -> Iterator[tuple[Test, pa.Table, pa.Table, np.ndarray]]:
-    """Yield, for each test of a kind whose columns the sample has: the test, the signals and the columns of
-    the documents that reach it, and which of these documents it judges, bool [n].
+    """For each test of this kind whose columns the sample has, yield the test, the signals and the columns of
+    the documents that reach it, and a mask of those that it judges, bool [documents that reach it].
     """
     names = {*sample.columns.column_names}
     for test in tests:

@@ -47,19 +47,19 @@ def read_documents(
     poison: Collection[str] = (),
     forgotten: Collection[str] = (),
 ) -> Iterator[ReadPart]:
-    """Read the files of a source, in the given order, as a stream of at least one part. The last part may
-    have no documents.
+    """Read the files of a source in the given order, and yield its documents in parts. There is at least one
+    part, and the last may have no documents.
 
     A part holds at most about `part_bytes` bytes of text, URLs, `meta` and bookkeeping, or a single larger
     document. The same arguments and files give the same parts.
 
-    `poison` and `forgotten` list records, as `path#record`, to set aside. Poison records crash their parser,
-    and forgotten records were removed from the corpus by the user.
+    `poison` and `forgotten` list records to set aside, as `path#record`. Poison records crash their parser;
+    forgotten records were removed from the corpus by the user.
 
     Raises UserError if a file cannot be opened, SourceError if the columns of a table do not fit the source,
     StorageError for an I/O error, PoisonError for a record that crashes its parser and is not in `poison`,
-    and TaskMemoryError if memory runs out. Any other fault in the bytes yields a quarantined record with a
-    reason of REASONS.
+    and TaskMemoryError if memory runs out. Any other fault in the bytes gives a quarantined record with a
+    reason from REASONS.
     """
     builder = PartBuilder(source, part_bytes, forgotten)
     share = format_of(source.format).load_shared()(source)

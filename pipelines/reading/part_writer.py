@@ -90,9 +90,7 @@ class PartBuilder:
         self._reading = False
 
     def extend(self, path: str, first_record: int, records: Iterator[TextRecord | Bad]) -> Iterator[ReadPart]:
-        """Add the records of an entry, the first of which has the number `first_record`. Yield each part that
-        becomes full.
-        """
+        """Add the records of an entry, numbered from `first_record`. Yield each part that becomes full."""
         self._share = _Share(path, file_key(self._source.name, path), first_record, len(self._rows.lengths))
         self._reading = True
         self._removed = self._forgotten.get(path, set())

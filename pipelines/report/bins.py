@@ -46,8 +46,8 @@ class Axis:
 
 
 def axis_for(histograms: Iterable[Mapping[str, Any]], bounds: Sequence[float]) -> Axis:
-    """Choose a common axis for histograms, at least one of which must have bins. It shows nearly all
-    documents and all `bounds`.
+    """Choose a common axis for histograms that shows nearly all documents and all `bounds`. At least one
+    histogram must have bins.
     """
     histograms = [h for h in histograms if h["bins"]]
     whole = all(h["whole"] for h in histograms)

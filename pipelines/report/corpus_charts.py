@@ -80,9 +80,9 @@ def _grouped(sources: Sequence[str]) -> list[tuple[str, list[str], str]]:
 def distribution_chart(
     column: str, by_source: Mapping[str, Mapping[str, Any]], thresholds: Sequence[Mapping[str, Any]]
 ) -> Markup:
-    """Draw a column's distribution, with a row for each source that has values; at least one must. The height
-    of a bar grows with the square root of its share, so that tails are visible, and each row is scaled to its
-    own peak.
+    """Draw a column's distribution, with one row per source that has values. At least one source must have
+    values. A bar's height is proportional to the square root of its number of documents, so that tails are
+    visible, and each row is scaled to its own peak.
     """
     shown = {source: h for source, h in by_source.items() if h["bins"]}
     bounds = [
@@ -120,7 +120,8 @@ def _mark_bounds(
     bounds: list[Bound],
 ) -> None:
     """Add the bounds of a rule to `bounds`, and to `shaded` the ranges of the axis in which it drops every
-    document of the source. Nothing is shaded if the rule has a `when`.
+    document of the source. On a side where the rule leaves a group unbounded, or if it has a `when`, nothing
+    is shaded.
     """
     some = shortened(", ".join(str(value) for values in test["when"].values() for value in values), _SOME)
     for end, sign in (("at_least", "≥"), ("at_most", "≤")):

@@ -18,8 +18,8 @@ _VALUES = 8  # values listed per column and source
 
 
 def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the report page of a corpus as self-contained HTML. `runs` has the content of each step's
-    `run.json`, by label.
+    """Return the report page of a corpus as self-contained HTML. `runs` maps steps to the contents of their
+    `run.json`; steps without a readable one are left out.
     """
     sources = [source["source"] for source in report["sources"]]
     charts = {
@@ -114,9 +114,9 @@ def _constant(report: Mapping[str, Any]) -> list[str]:
 
 
 def rule_effects(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return one row per step and rule. `dropped` has the number of documents that the rule dropped in each
-    source to which it applies. `keeps` is the condition under which a filter's rule keeps documents, empty
-    for other rules.
+    """Return one row per step and rule. `dropped` maps each source to which the rule applies to the number of
+    documents that the rule dropped. `keeps` is the condition under which a filter's rule keeps documents; it
+    is empty for other rules.
     """
     applies: dict[str, dict[str, int]] = {}
     for row in report["funnel"]:
@@ -191,7 +191,9 @@ def _searched_for_personal_data(report: Mapping[str, Any], sources: Sequence[str
 
 
 def _specials(specials: Mapping[str, int]) -> list[str]:
-    """Return special tokens with their ids. A run of numbered tokens is written as its first and last token."""
+    """Return the special tokens with their ids, sorted by id. A run of numbered tokens is shortened to its
+    first and last.
+    """
     runs: list[tuple[str, list[str]]] = []
     for token in sorted(specials, key=lambda token: specials[token]):
         stem = re.sub(r"\d+", "", token)

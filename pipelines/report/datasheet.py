@@ -86,8 +86,8 @@ def load_report(root: Location) -> dict[str, Any]:
 
 
 def datasheet(report: Mapping[str, Any], notes: DatasheetNotes) -> dict[str, list[Block]]:
-    """Return the sections of the datasheet by title. All text is plain, so the caller must escape it for its
-    output format.
+    """Return the datasheet as a mapping from section titles to their blocks. All text is plain, so the caller
+    must escape it for its output format.
     """
     return {
         "Motivation": [_stated("motivation", notes.motivation)],

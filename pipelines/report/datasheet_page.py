@@ -14,8 +14,8 @@ _PARAGRAPHS = re.compile(r"\n\s*\n")
 
 
 def datasheet_markdown(name: str, sections: Mapping[str, Sequence[Block]]) -> str:
-    """Return the datasheet of the corpus `name` as Markdown. The titles of sections and the headings of
-    columns are not escaped.
+    """Return the datasheet of the corpus `name` as Markdown. Section titles and column headings are not
+    escaped.
     """
     body = [f"## {title}\n\n" + "\n\n".join(map(_block, blocks)) for title, blocks in sections.items()]
     return "\n\n".join([f"# Datasheet of {_text(name)}", *body]) + "\n"

@@ -39,17 +39,18 @@ _FEW = 200  # of fewer records, the skewness itself is not known: it comes from 
 def estimate_whole(
     plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, corpus: Corpus
 ) -> dict[str, Any]:
-    """Return the estimates as JSON data. `sources` has an entry for each source. An entry has `rows`, one for
-    reading and one for each step that drops or edits documents, or none if fewer than two records of the
-    source were sampled. `totals` sums the first rows, the last rows and the tokens of all sources.
-    `duplicates` has bounds for each deduplication step. `not_estimated` names the steps whose effect a sample
-    does not show. `own_tokenizer` says whether the corpus learns its tokenizer.
+    """Return the estimates as JSON data. `sources` has an entry for each source, with `rows`: one for reading
+    and one for each step that drops or edits documents, or none if fewer than two records of the source were
+    sampled. `totals` sums over all sources the documents and bytes read, the documents and bytes kept, and
+    the tokens. `duplicates` gives bounds for each deduplication step. `not_estimated` names the steps whose
+    effect on the whole cannot be estimated from a sample. `own_tokenizer` says whether the corpus learns its
+    tokenizer.
 
-    An estimate is [estimate, low, high], with a 95 % interval (`intervals.py`). The `meaning` of a row is
-    `estimate` at first. It becomes `at_most` at the first step that removes duplicates: of the whole, fewer
-    documents and bytes remain than estimated, because a sample has a smaller share of duplicates. It becomes
+    Each estimate is [value, low, high], with a 95 % interval (`intervals.py`). The `meaning` of a row is
+    `estimate` before the first step that removes duplicates. From that step on, it is `at_most`: a sample has
+    a smaller share of duplicates, so fewer documents and bytes of the whole remain than estimated. It becomes
     `unknown` at the first step with any other effect that a sample does not show; from there on, rows have no
-    figures. `more` says whether the step would remove more of the whole than estimated.
+    figures. A row's `more` says whether the step would remove more of the whole than estimated.
     """
     meanings = _step_meanings(plan)
     moments = published["funnel"].facts["moments"]
@@ -173,10 +174,10 @@ def _totals(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _duplicates(plan: Plan, label: str, step: StepManifest, manifest: CorpusManifest) -> dict[str, Any]:
-    """Return bounds on the duplicates in the whole. `at_least`, a lower bound on the share that the step
-    would drop of the whole, is the share that it drops of the sampled documents that reach it, or None if
-    none do. `share` is the smallest sampled share among the step's sources. `pairs` estimates the number of
-    pairs of duplicates in the whole, which is an upper bound on the documents dropped.
+    """Return bounds on the documents that a deduplication step would drop from the whole. `at_least`, a lower
+    bound on their share, is the share dropped of the sampled documents that reach the step, or None if none
+    do. `pairs` estimates the number of pairs of duplicates in the whole, an upper bound on the documents
+    dropped. `share` is the smallest sampled share among the step's sources.
     """
     share = min(source.sample for source in plan.config.sources if source.name in plan.step(label).sources)
     sizes = {int(size): count for size, count in step.facts["cluster_sizes"].items()}

@@ -21,10 +21,10 @@ class SampleEstimate(NamedTuple):
 
 
 def estimate_count(hits: int, sampled: int, records: int) -> SampleEstimate:
-    """Estimate how many of all records have a property that `hits` records in the sample have. The interval
-    is the score interval for a binomial proportion (Wilson 1927, "Probable inference, the law of succession,
-    and statistical inference", eq. 5). Sampling without replacement reduces the variance by the share that is
-    sampled (Cochran 1977, "Sampling Techniques", section 3.2).
+    """Estimate how many of all `records` have a property that `hits` of the `sampled` records have. The
+    interval is the score interval for a binomial proportion (Wilson 1927, "Probable inference, the law of
+    succession, and statistical inference", eq. 5). Because sampling is without replacement, the variance is
+    multiplied by the share not sampled (Cochran 1977, "Sampling Techniques", section 3.2).
     """
     share, rest = hits / sampled, 1 - sampled / records
     weight = _Z * _Z * rest / sampled
@@ -35,9 +35,9 @@ def estimate_count(hits: int, sampled: int, records: int) -> SampleEstimate:
 
 
 def estimate_sum(total: float, squares: float, sampled: int, records: int) -> SampleEstimate:
-    """Estimate the sum of a value that is never negative over all records, from the sum of the values and the
-    sum of their squares in the sample. The variance is that of Cochran 1977, theorems 2.1 and 2.4, and
-    quantiles are those of Student's t.
+    """Estimate the sum of a non-negative value over all records. `total` and `squares` are the sums of the
+    value and of its square in the sample, which must have at least two records. The interval uses the
+    variance of Cochran 1977, theorems 2.1 and 2.4, and quantiles of Student's t.
     """
     variance = max(0.0, squares - total * total / sampled) / (sampled - 1)
     half = _quantile_of_t(sampled - 1) * records * sqrt((1 - sampled / records) * variance / sampled)
@@ -62,8 +62,9 @@ def estimate_ratio(part: float, whole: float, squares: Sequence[float], sampled:
 
 
 def estimate_pairs(cluster_sizes: Mapping[int, int], share: float) -> SampleEstimate:
-    """Estimate the number of pairs of duplicates in all records. `cluster_sizes` maps each cluster size to
-    the number of clusters of that size in a sample. `share` is the share of the records that was sampled.
+    """Estimate the number of pairs of duplicates among all records. `cluster_sizes` maps each cluster size to
+    the number of clusters of that size in the sample. `share` is the fraction of the records that was
+    sampled.
 
     Clusters are treated as Poisson events, each weighted by its number of pairs. The interval is the gamma
     interval of Fay and Feuer (1997), "Confidence intervals for directly standardized rates: a method based on
@@ -82,7 +83,9 @@ def estimate_pairs(cluster_sizes: Mapping[int, int], share: float) -> SampleEsti
 
 
 def skewness(total: float, squares: float, cubes: float, sampled: int) -> float:
-    """Return the third standardised moment of a value, from the sums of its first three powers."""
+    """Return the skewness (third standardised moment) of a value from the sums of its first three powers in
+    the sample; 0 if the value hardly varies.
+    """
     mean = total / sampled
     variance = squares / sampled - mean * mean
     if variance <= 1e-9 * mean * mean:
@@ -91,9 +94,9 @@ def skewness(total: float, squares: float, cubes: float, sampled: int) -> float:
 
 
 def add_intervals(intervals: Sequence[SampleEstimate]) -> SampleEstimate:
-    """Return the sum of independent estimates. The squared distances from each estimate to the ends of its
-    interval are added, as variances are (Zou, Huang and Zhang 2009, "A note on confidence interval estimation
-    for a linear function of binomial proportions").
+    """Return the sum of independent estimates. To find its interval, the squared distances from each estimate
+    to the ends of its interval are added, as variances would be (Zou, Huang and Zhang 2009, "A note on
+    confidence interval estimation for a linear function of binomial proportions").
     """
     total = sum(each.estimate for each in intervals)
     below = sqrt(sum((each.estimate - each.low) ** 2 for each in intervals))

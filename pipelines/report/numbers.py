@@ -105,7 +105,7 @@ def _places(source: str, corpus: Corpus) -> dict[str, list[str]]:
 
 
 def _funnel(manifest: CorpusManifest) -> list[dict[str, Any]]:
-    """Return the rows of the manifest's funnel with numbers of tokens estimated from the source's bytes per
+    """Return the rows of the manifest's funnel, with token counts estimated from each source's bytes per
     token.
     """
     density = bytes_per_token(manifest)
@@ -120,7 +120,7 @@ def _funnel(manifest: CorpusManifest) -> list[dict[str, Any]]:
 
 
 def thresholds(plan: Plan) -> list[dict[str, Any]]:
-    """Return every test of every filter step, with the sources to which it applies, in order."""
+    """Return every test of every filter step, in order, with the sources to which it applies."""
     tests = []
     for entry in plan.config.steps:
         if isinstance(entry.stage, Filter):

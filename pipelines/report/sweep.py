@@ -24,9 +24,9 @@ _ROWS = 12  # thresholds in the printed table
 
 
 def sweep(corpus: Location, signal: str, side: str, output: Location) -> None:
-    """Print the share of each source's documents that is kept at several thresholds, and write the chart to
-    `output` as a self-contained HTML page. `side` is at_least or at_most. Raises UserError for a signal
-    without a histogram.
+    """Print the share of each source's documents that a bound on `signal` would keep at several thresholds,
+    and write the chart to `output` as a self-contained HTML page. `side` is at_least or at_most. Raises
+    UserError if the corpus has no histogram of `signal`.
     """
     opened = open_corpus(corpus)
     facts = next(step for step in opened.steps if step.label == "funnel").manifest.facts["distributions"]
@@ -43,9 +43,9 @@ def sweep(corpus: Location, signal: str, side: str, output: Location) -> None:
 
 
 def kept_share(histogram: Mapping[str, Any], side: str, threshold: float) -> float:
-    """Return the share of the documents in a histogram (see `Histogram.facts`) that a bound keeps. `at_most`
-    keeps documents without a value, and `at_least` drops them. NaN and infinities count as dropped. If the
-    threshold lies within a bin, the share may be an estimate.
+    """Return the share of a histogram's documents (see `Histogram.facts`) that the bound `threshold` would
+    keep. `side` is at_least, which drops documents without a value, or at_most, which keeps them. NaN and
+    infinities count as dropped. If the threshold lies within a bin, the share may be an estimate.
     """
     total = histogram["missing"] + histogram["not_finite"] + sum(entry[1] for entry in histogram["bins"])
     kept = float(histogram["missing"]) if side == "at_most" else 0.0

@@ -25,8 +25,8 @@ def write_report(
     """Write `report.html` and `report.json` into `root`, where `manifest` has been saved, and return True. If
     they already exist for this manifest, write nothing and return False.
 
-    `check` must raise an error if documents were forgotten since the build began, because the report shows
-    samples.
+    Because the report shows samples, `check` must raise an error if documents have been forgotten since the
+    build began.
     """
     if _is_current(root, digest(plain(manifest))):
         return False

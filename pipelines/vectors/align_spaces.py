@@ -87,11 +87,12 @@ def align_spaces(
     refinements: int = 5,
     seed: int = 0,
 ) -> Alignment:
-    """Map `source` onto `target`, using pairs of words. A share of about `held_out` of the source words in
-    the pairs is used only for measuring. Refinement may still find a held-out pair by itself.
+    """Map `source` onto `target` with an orthogonal matrix fitted on pairs of words. About the share
+    `held_out` of the source words in `pairs` is used only to measure the map, but refinement may find a
+    held-out pair by itself.
 
-    Raises UserError for spaces of different dimensions, for a pair with a word that has no vector, or if
-    fewer than LEAST_PAIRS pairs are left to fit or to measure.
+    Raises UserError if the spaces differ in dimensions, if a word in a pair has no vector, or if fewer than
+    LEAST_PAIRS pairs are left for fitting or for measuring.
     """
     if source.matrix.shape[1] != target.matrix.shape[1]:
         raise UserError(
@@ -120,9 +121,9 @@ def align_spaces(
 
 
 def seed_pairs(source: WordVectors, target: WordVectors, kind: Seeds) -> list[tuple[str, str]]:
-    """Return each word that is in both spaces, paired with itself. With `numerals`, only words made of digits
-    are used (Artetxe, Labaka and Agirre 2017, "Learning bilingual word embeddings with (almost) no bilingual
-    data", section 4.2); here `.` and `,` are allowed in them.
+    """Return each word that is in both spaces, paired with itself. If `kind` is `numerals`, only numerals are
+    used (Artetxe, Labaka and Agirre 2017, "Learning bilingual word embeddings with (almost) no bilingual
+    data", section 4.2): words made of digits and, here, also `.` and `,`.
     """
     common = [word for word in source.words if word in target.rows]
     if kind == "numerals":
@@ -147,8 +148,8 @@ def read_dictionary(path: LocalPath, source: WordVectors, target: WordVectors) -
 def split_pairs(
     pairs: Sequence[tuple[str, str]], held_out: float, seed: int
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return (pairs to fit, held-out pairs). About `held_out` of the source words are held out, each with all
-    its pairs.
+    """Return (pairs to fit, held-out pairs). About the share `held_out` of the source words is held out, each
+    word with all its pairs.
     """
     limit = int(held_out * (1 << 64))
     sides: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
@@ -163,8 +164,8 @@ def _centred(matrix: np.ndarray) -> np.ndarray:
 
 
 def _measure(pairs: int, mapped: np.ndarray, after: np.ndarray, wanted: Mapping[int, set[int]]) -> MapFit:
-    """Measure a map. `wanted` has the target rows of the translations of each held-out word, by its source
-    row.
+    """Measure a map by CSLS and by cosine. `wanted` maps the source row of each held-out word to the target
+    rows of its translations.
     """
     penalties = mean_similarity(after, mapped), np.zeros(len(after), np.float32)
     retrievals = []

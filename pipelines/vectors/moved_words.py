@@ -42,8 +42,8 @@ class Displacement:
         return [float(each) for each in np.quantile(self.distances, shares)]
 
     def farthest(self, count: int, near: int = 5) -> list[MovedWord]:
-        """Return the `count` words that moved farthest, the farthest first, each with its nearest words in
-        both spaces.
+        """Return the `count` words that moved farthest, the farthest first, each with its `near` nearest
+        words in each space.
         """
         order = np.argsort(-self.distances, kind="stable")[:count]
         return [
@@ -56,9 +56,10 @@ class Displacement:
 
 
 def find_moved_words(old: WordVectors, new: WordVectors, most: int) -> Displacement:
-    """Compare the common words of two spaces. Only the first `most` words of each space are considered.
+    """Return how far the words that two spaces share have moved from `old` to `new`. Only the first `most`
+    words of each space are considered.
 
-    Raises UserError for spaces of different dimensions, or with fewer than LEAST_PAIRS common words.
+    Raises UserError if the spaces differ in dimensions or share fewer than LEAST_PAIRS of these words.
     """
     old, new = old.first(most), new.first(most)
     if old.matrix.shape[1] != new.matrix.shape[1]:

@@ -174,7 +174,9 @@ def answer_questions(vectors: WordVectors, path: LocalPath) -> list[AnalogyScore
 
 
 def text_lines(path: LocalPath) -> Iterator[tuple[str, str]]:
-    """Yield (`FILE:LINE`, line) for each line of a text file. Raises UserError for a line that is not UTF-8."""
+    """Yield (`FILE:LINE`, line without its ending) for each line of a text file. Raises UserError for a line
+    that is not UTF-8.
+    """
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             where = f"{path}:{number}"

@@ -77,9 +77,8 @@ class StockHead:
         return list(dict.fromkeys(found))
 
     def peft_names(self, own: Iterable[str]) -> dict[str, str]:
-        """Return a mapping from names of trained parameters to peft's names for them in the stock model. It
-        maps the names in `own`, which peft would give the method's parameters if it wrapped our model, and
-        our names of the head's parameters.
+        """Return peft's name in the stock model for each trained parameter. The keys are `own`, the names
+        that peft would give the method's parameters in our model, and our names of the head's parameters.
         """
         ours, theirs = (f"{_PREFIX}{beginning}" for beginning in self.stacks)
         return {name: theirs + name.removeprefix(ours) for name in own} | {
@@ -97,7 +96,7 @@ def save_adapter(
     path: str | None = None,
     head: StockHead | None = None,
 ) -> None:
-    """Write the parameters of `network` that `method` has trained to a new directory.
+    """Write an adapter, the parameters of `network` that `method` has trained, to a new directory.
 
     `base` is the fingerprint of the base. `path` is the path where peft looks for the base, or None to record
     no path. `head` describes the task's head in the stock model, or is None. The trained head is stored in
@@ -147,12 +146,12 @@ def read_method(directory: LocalPath) -> TrainingMethod:
 
 
 def load_adapter(directory: LocalPath, network: Any, architecture: str, family: str) -> TrainingMethod:
-    """Apply an adapter to the network of its base and return its method. If the task has a head, it must be
-    attached beforehand.
+    """Apply the adapter in `directory` to `network`, which must be its base, and return its method. If the
+    task has a head, attach it beforehand.
 
-    Raises UserError if the directory is not an adapter in the current format, CorruptFileError if a file of
-    tensors is missing or damaged, and ConfigError if `network` is not the base that the adapter was trained
-    on or a tensor does not fit.
+    Raises UserError if the directory is not an adapter in the current format or holds pickled weights,
+    CorruptFileError if a file of tensors is missing or damaged, and ConfigError if `network` is not the base
+    that the adapter was trained on or a tensor does not fit.
     """
     from safetensors.torch import load_file
 

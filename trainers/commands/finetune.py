@@ -214,7 +214,7 @@ def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
 
 
 def _resolve(job: "Finetuning", corpus: "TaskCorpus", run: LocalPath) -> "Finetuning":
-    """Return the resolved job. Errors that can be found before the run directory is written are raised here."""
+    """Return the resolved job. Raises all errors that can be found before the run directory is written."""
     from trainers.engine.hardware.compiler import check_compiler
     from trainers.inference.base import check_model
     from trainers.inference.predict import held_out_splits

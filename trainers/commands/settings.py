@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 def split_settings(settings: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the settings whose name is in `names`, as a mapping, and all other settings, unchanged."""
+    """Return the settings whose names are in `names`, as a mapping from name to value, and the list of all
+    other settings.
+    """
     named = {key: value for key, _, value in (s.partition("=") for s in settings) if key in names}
     return named, [setting for setting in settings if setting.partition("=")[0] not in names]
 

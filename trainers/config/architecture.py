@@ -281,7 +281,9 @@ class Model:
         return self.position or self.traits.positions[0]
 
     def check(self) -> None:
-        """Validate the sizes and the position scheme, and that optional fields apply to the architecture."""
+        """Validate ranges and the position scheme, and that fields of other architectures keep their
+        defaults.
+        """
         for name in ("layers", "width", "heads", "positions", "relative_distance"):
             require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 or more")
         for name in (
@@ -418,9 +420,8 @@ def fill(model: Model, tokens: int) -> Model:
     """Return the model with default values in place of null fields. `tokens` is the number of tokens of the
     tokenizer.
 
-    These fields stay null: `generator_layers`, `embedding_sharing`, and those that the architecture lacks or
-    the model does not use, except `key_value_heads`. Raises ConfigError if `vocab_size` is smaller than
-    `tokens`.
+    Fields that the architecture lacks or the model does not use stay null, except `key_value_heads`. So do
+    `generator_layers` and `embedding_sharing`. Raises ConfigError if `vocab_size` is smaller than `tokens`.
     """
     vocabulary = model.vocab_size or -(-tokens // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
     if vocabulary < tokens:

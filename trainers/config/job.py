@@ -205,7 +205,7 @@ class Init:
     vocabulary: Literal["same", "transfer"] = field(default="same", metadata=ADDED)
 
     def check(self) -> None:
-        """Validate `step`. With `vocabulary: transfer`, optimizer state and data cannot continue."""
+        """Validate `step`. `vocabulary: transfer` requires `optimizer: reset` and `data: restart`."""
         require(
             self.step is None or self.step >= 1, f"step: got {self.step}, allowed 1 or more, or null for the newest"
         )
@@ -264,8 +264,8 @@ class Execution:
         )
 
     def rows(self, auto: int) -> int:
-        """Return the number of sequences per pass in a command that does not train. `auto` is the number to
-        use if `micro_batch` is `auto`.
+        """Return the number of sequences per pass in a command that does not train: `micro_batch`, or the
+        argument `auto` if `micro_batch` is `auto`.
         """
         return auto if self.micro_batch == "auto" else self.micro_batch
 
@@ -322,8 +322,8 @@ class Job(ABC):
         """The number of steps from one validation to the next."""
 
     def validates_at(self, step: int) -> bool:
-        """Return whether a validation is due after `step` steps. The last step of a run is validated in any
-        case.
+        """Return whether a regular validation is due after `step` steps. A run is also validated after its
+        last step.
         """
         return step % self.validation_interval == 0
 

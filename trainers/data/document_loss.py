@@ -78,8 +78,9 @@ class DocumentData:
         return decoder_rows(pairs, rows, self.context, self.mode, self.bidirectional, False)
 
     def fields(self, sums: np.ndarray) -> dict[str, Any]:
-        """Return the metric of all documents and of each source. `sums`, float64 [2, sources], contains the
-        nats and the number of targets of each source, summed over all batches and ranks.
+        """Return the fields to log: the metric over all documents, the window, and the metric of each source.
+        The rows of `sums`, float64 [2, sources], are the nats and the numbers of targets, summed over all
+        batches and ranks.
         """
         bits = sums[0] / math.log(2)
         each = {s.name: {FIELD: float(b / n)} for s, b, n in zip(self.sources, bits, self.text_bytes, strict=True)}

@@ -19,9 +19,9 @@ def names_above(leaf: str) -> list[str]:
 
 
 def assign_leaves(names: Iterable[str], leaves: Iterable[str], field: str) -> dict[str, list[str]]:
-    """Return, for each of `names`, the sorted domains (`leaves`) that it stands for. A leaf for which no name
-    stands is left out. Raises ConfigError, with a message that begins with `field`, for a name whose leaves
-    all belong to longer names.
+    """Map each of `names` to the sorted `leaves` that it covers. Leaves that no name covers are left out.
+    Raises ConfigError, with a message that begins with `field`, for a name whose leaves all belong to longer
+    names.
     """
     leaves_of: dict[str, list[str]] = {name: [] for name in names}
     for leaf in sorted(leaves):
@@ -39,8 +39,8 @@ def assign_leaves(names: Iterable[str], leaves: Iterable[str], field: str) -> di
 
 
 def share_weights(weights: Mapping[str, float], tokens: Mapping[str, int], field: str) -> dict[str, float]:
-    """Return the weight of each domain (leaf) whose weight is above 0, ordered by name. The weight of a name
-    is divided among its leaves in proportion to their `tokens`, which must be 1 or more.
+    """Return the weights of the leaves, sorted by name, without those of weight 0. The weight of a name is
+    divided among its leaves in proportion to their `tokens`, which must be 1 or more.
 
     Raises ConfigError as `assign_leaves` does.
     """

@@ -55,8 +55,8 @@ class SourceMixture:
         return np.minimum(before, self.caps)
 
     def requested(self, tokens: int) -> np.ndarray:
-        """Return the number of tokens requested from each source after `tokens` tokens of the whole run,
-        shape [sources].
+        """Return the number of tokens requested from each source in the first `tokens` tokens of the whole
+        run, shape [sources].
         """
         part = max(0, int(np.searchsorted(self.starts, tokens, side="right")) - 1)
         request: np.ndarray = self.given[part] + (tokens - self.starts[part]) * self.shares[part]
@@ -66,10 +66,10 @@ class SourceMixture:
 def build_mixture(
     stages: Sequence[tuple[float, Mapping[str, float]]], caps: Mapping[str, int], names: Sequence[str]
 ) -> SourceMixture:
-    """Build the mixture of `stages`, each given as (end in tokens of the whole run, weights by source). The
-    last stage must end at infinity. `caps` gives the maximum number of tokens of each source that has a cap.
-    If all sources of a stage reach their caps, the mixture ends early: sources of other stages do not replace
-    them.
+    """Build the mixture of the sources `names`. Each of the `stages` is (end in tokens of the whole run,
+    weights by source); the last must end at infinity. `caps` maps each source that has a cap to its maximum
+    number of tokens. If all sources of a stage reach their caps, the mixture ends early: sources of other
+    stages do not replace them.
     """
     limits = np.array([caps.get(name, UNCAPPED) for name in names], dtype=np.int64)
     given, start = np.zeros(len(names)), 0.0
@@ -95,5 +95,7 @@ def build_mixture(
 
 
 def epoch_cap(tokens: int, epochs: float) -> int:
-    """Return the number of tokens in `epochs` epochs of a source of `tokens` tokens, but at most UNCAPPED."""
+    """Return the number of tokens in `epochs` epochs of a source with `tokens` tokens per epoch, rounded down
+    and at most UNCAPPED.
+    """
     return int(epochs * tokens) if epochs * tokens < UNCAPPED else UNCAPPED

@@ -51,9 +51,9 @@ class Stream:
 
 
 def choose_sequences(count: int, share: float, key: str) -> np.ndarray:
-    """Choose a random share `share` of `count` sequences, seeded with `key`; at least one sequence. Returns
-    their indices, int64, ascending. With the same `count` and `key`, a smaller share is a subset of a larger
-    one.
+    """Choose sequences at random, seeded with `key`: a share `share` of `count` sequences, but at least one.
+    Returns their indices, int64, ascending. With the same `count` and `key`, a smaller share yields a subset
+    of what a larger one yields.
     """
     generator = np.random.Generator(np.random.PCG64(xxhash.xxh3_64_intdigest(key.encode())))
     return np.sort(generator.permutation(count)[: max(min(1, count), round(share * count))])
@@ -142,8 +142,9 @@ class Order:
     """The samples of a run, in the order in which they are read. Sources of weight 0 are never drawn."""
 
     def __init__(self, phases: Sequence[OrderPhase], mixture: SourceMixture, seed: int, fingerprint: str) -> None:
-        """Create the order for phases that follow one another. The streams of every phase must have the names
-        in `mixture`, in the same order. `fingerprint` identifies the corpus.
+        """Create the order of a run with these consecutive phases, of which only the last has no `until`. The
+        streams of every phase must have the names in `mixture`, in the same order. `fingerprint` identifies
+        the corpus.
         """
         assert all(mixture.names == tuple(stream.name for stream in phase.streams) for phase in phases)
         ends = [phase.until for phase in phases]
@@ -178,7 +179,9 @@ class Order:
         return bisect_right([phase.until or 0 for phase in self.phases[:-1]], sample)
 
     def mixture(self, samples: int = 0) -> SourceMixture:
-        """Return the mixture in the phase of sample `samples`, with caps rounded down to whole sequences."""
+        """Return the mixture in the phase that contains sample `samples`, with caps rounded down to whole
+        sequences.
+        """
         self._seek(samples)
         return self._mixture(self._at)
 
@@ -272,7 +275,7 @@ class Order:
         )
 
     def _totals_at(self, state: _State) -> np.ndarray:
-        """Return int64 [4, sources]: the sequences, capacity and tokens drawn, and the epochs begun."""
+        """Return `sequences`, `capacity`, `tokens` and `epochs` of `DrawTotals` as int64 [4, sources]."""
         sequences, capacity, _, epochs = state.begun
         table, length = self._tables[state.phase], self.phases[state.phase].length
         epochs = epochs - (-state.sequences // (table.full + (table.short > 0)))
@@ -282,7 +285,8 @@ class Order:
         """Return the maximum number of tokens drawn from each source in the whole run, int64 [sources];
         UNCAPPED for a source without a cap.
 
-        A cap is rounded down to what whole sequences of the phase of sample `samples` can reach.
+        A cap is rounded down to a total that can be reached with whole sequences of the phase that contains
+        sample `samples`.
         """
         self._seek(samples)
         return self._caps(self._at)
@@ -304,7 +308,7 @@ class Order:
 
 @lru_cache(maxsize=16)
 def _replay_points(_identity: str) -> list[_State]:
-    """Return the saved states of an order. Orders with this identity in this process share the list."""
+    """Return the list of saved states that all orders with this identity share in this process."""
     return []
 
 

@@ -25,8 +25,9 @@ def reachable_tokens(
     keys: np.ndarray,
     length: int,
 ) -> int:
-    """Return the number of tokens in the longest prefix of an epoch's sequences that has at most `most`
-    tokens. `most` must be less than the number of tokens in an epoch. `full` to `length` are as in `draw`.
+    """Return how many tokens of `source` can be drawn in whole sequences from the start of epoch `epoch`
+    without exceeding `most`, which must be less than the number of tokens in an epoch. `full` to `length` are
+    as in `draw`.
     """
     if size_starts[source] < 0:
         return min(most // length, full[source]) * length
@@ -128,8 +129,8 @@ def draw(
 
 @kernel(nogil=True)
 def _deadline(ends: np.ndarray, shares: np.ndarray, given: np.ndarray, part: int, source: int, tokens: float) -> float:
-    """Return the number of tokens of the whole run at which the request of a source reaches `tokens`;
-    infinity if it never does.
+    """Return after how many tokens of the whole run the mixture has requested `tokens` tokens from a source;
+    infinity if it never does. If that was before part `part` of the mixture, return the start of that part.
     """
     while part < len(ends) - 1 and tokens > given[part + 1, source]:
         part += 1
@@ -150,7 +151,7 @@ def _shuffle(order: np.ndarray, key: np.uint64, epoch: int) -> None:
     """Fill `order` with a keyed permutation of range(len(order)).
 
     This is Algorithm P (Knuth, The Art of Computer Programming 2, 3.4.2) with SplitMix64 as generator. The
-    bias of the remainder is below 2^-52 for up to 2^12 elements.
+    modulo bias is below 2^-52 for up to 2^12 elements.
     """
     epoch_key = _epoch_key(key, epoch)
     for index in range(len(order)):

@@ -69,7 +69,8 @@ class TrainingCorpus:
 
 
 def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Frame = Causal.frame) -> TrainingCorpus:
-    """Read the manifests of one or more corpora and check that they fit together. No shard is opened.
+    """Open one or more corpora as one: read their manifests and check that they fit together. No shard is
+    opened.
 
     Each of `directories` is the directory of a corpus or, for a variant of a corpus, the path of the
     variant's manifest. `frame` gives the special tokens around each document.
@@ -161,8 +162,8 @@ class PackedCorpus:
         return tuple(s.tokens - int(s.packing.sizes.sum()) if s.packing else 0 for s in self.sources)
 
     def rows(self, samples: Samples, minimum: int = 0, excluded: frozenset[bytes] = frozenset()) -> Batch:
-        """Make the objective's rows of `samples`, padded to at least `minimum` rows. Documents whose id is in
-        `excluded` keep their position but have no targets.
+        """Return the rows that the objective makes from `samples`, padded to at least `minimum` rows.
+        Documents whose id is in `excluded` keep their positions but have no targets.
         """
         batch = self.objective.apply(self._packed(samples, minimum), self.context)
         if excluded:
@@ -235,7 +236,7 @@ class TrainingData:
         return replace(self, since=sample)
 
     def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield an event for each source of sentence pairs, with the balance of the source's labels."""
+        """Yield an event (name, fields) for each source of sentence pairs, with the balance of its labels."""
         for source in self.sources:
             if isinstance(source.packing, PairPacking):
                 its = source.packing.balance()
@@ -253,8 +254,8 @@ class TrainingData:
         """Return, for each source, what the run consumed from sample `since` up to, but not including, sample
         `samples`. Tokens include the marks around documents.
 
-        `padding` counts the positions of the sequences that hold no token of the source's stream. `cropped`
-        estimates the number of tokens that are in no sequence.
+        `padding` counts the positions in these sequences that hold no token of the stream. `cropped`
+        estimates the number of tokens that packing left out of all sequences.
         """
         upto, before = self.order.totals(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested
@@ -290,8 +291,8 @@ class TrainingData:
         return self.split(self.order.take(first, count), size, rank, world)
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield rank `rank`'s share of `samples`, at least one and all in one phase, in batches as in
-        `micro_batches`. Thread-safe.
+        """Yield rank `rank`'s share of `samples` in batches, as `micro_batches` does. There must be at least
+        one sample, and all must belong to the same phase. Thread-safe.
         """
         packed = self.packed_at(int(samples.number[0]))
         for chosen in samples.share(size, rank, world):
@@ -301,8 +302,8 @@ class TrainingData:
 def training_data(
     corpus: TrainingCorpus, config: Pretraining, excluded: frozenset[bytes] = frozenset()
 ) -> TrainingData:
-    """Open the training data of a run with a resolved `config`. Sources whose weight is 0 in every stage are
-    not read.
+    """Return the training data of a run with a resolved `config`. Sources whose weight is 0 in every stage
+    are not read. Documents whose id is in `excluded` have no targets.
     """
     packed_phases = packed_phases_of(corpus, config)
     return TrainingData(packed_phases, order_of(corpus, config, packed_phases), excluded)
@@ -424,7 +425,9 @@ def _marks_of(tokenizer: str, checksum: str) -> np.ndarray:
 
 
 def mixture_of(corpus: TrainingCorpus, data: Data) -> SourceMixture:
-    """Return the mixture of a resolved configuration over the sources it reads, ordered by name."""
+    """Return the mixture that a resolved configuration describes. It contains the sources whose weight is
+    positive in some stage, ordered by name.
+    """
     assert isinstance(data.weights, dict)
     stages: list[tuple[float, dict[str, float]]] = []
     for stage in data.stages:
@@ -457,16 +460,16 @@ class ValidationData:
         return self.packed.sources
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield rank `rank`'s share of the sequences, in batches of `size` rows, filled up with padding.
-        Every rank gets the same number of batches.
+        """Yield rank `rank`'s share of the sequences in batches of `size` rows. Every rank gets the same
+        number of batches; short batches are filled with rows of padding.
         """
         for samples in self.samples.share(size, rank, world):
             yield self.packed.rows(samples, size)
 
 
 def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) -> ValidationData:
-    """Select the validation sequences, packed as in training at the final sequence length. Each source gives
-    as many as are needed for `tokens` tokens, or all that it has. The run's seed has no influence.
+    """Select validation sequences, packed as in training at the final sequence length: from each source,
+    enough for at least `tokens` tokens, or all that it has. The run's seed has no influence.
     """
     sources = tuple(corpus.validation[name] for name in sorted(corpus.validation))
     for source in sources:

@@ -12,7 +12,9 @@ from trainers.objectives.shared.training_objective import TrainingObjective
 
 
 def check_sentences(directory: Location, objective: TrainingObjective, sources: Sequence[SourceStream]) -> None:
-    """Raise ConfigError if there are sources, but no document has as many sentences as the objective needs."""
+    """Raise ConfigError if no document of the sources has as many sentences as the objective needs. Without
+    sources, do nothing.
+    """
     least = objective.least_sentences
     if least < 2 or not sources:
         return
@@ -30,7 +32,9 @@ def check_sentences(directory: Location, objective: TrainingObjective, sources: 
 
 
 def check_lengths(directory: Location, objective: TrainingObjective, sources: Sequence[SourceStream]) -> None:
-    """Raise ConfigError if there are sources, but no document has as many tokens as the objective needs."""
+    """Raise ConfigError if no document of the sources has as many tokens as the objective needs. Without
+    sources, do nothing.
+    """
     least = objective.least_tokens
     if least < 2 or not sources:
         return
@@ -49,7 +53,7 @@ def check_spans(
     directory: Location, span_types: Collection[str], objective: TrainingObjective, sources: Sequence[SourceStream]
 ) -> None:
     """Raise ConfigError if the objective uses a type of span that is not in `span_types`, the types that all
-    shards record, or if no document has a span of a type that it uses.
+    shards record, or if there are sources but none of their documents has a span of any type used.
     """
     wanted = objective.span_types
     if missing := [kind for kind in wanted if kind not in span_types]:
@@ -75,8 +79,8 @@ def check_spans(
 def check_pairs(
     directory: Location, columns: Collection[str], objective: TrainingObjective, sources: Sequence[SourceStream]
 ) -> None:
-    """Raise ConfigError if the objective needs pairs, but the shards lack the column `target` or no document
-    has a target.
+    """Raise ConfigError if the objective needs pairs, but `columns` lacks `target` or no document of the
+    sources has a target. Without sources, do nothing.
     """
     if not objective.needs_pairs or not sources:
         return

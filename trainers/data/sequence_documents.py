@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def documents_of(source: "SourceStream", sequence: int, length: int, epoch: int = 0) -> list[tuple[int, int]]:
-    """Return (index of the shard, index of the document in the shard) for each segment of a packed sequence,
-    in the order of segments. `length` is the number of stream tokens in a full sequence. `epoch` matters only
-    for sentence pairs.
+    """Return the document of each segment of a packed sequence, in order, as (index of the shard, index of
+    the document in the shard). `length` is the number of stream tokens in a full sequence. `epoch` matters
+    only for sentence pairs.
     """
     marks = source.frame.marks
     if source.packing is not None:

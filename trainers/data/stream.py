@@ -59,11 +59,15 @@ class SourceStream:
         return len(self.packing.sizes) if self.packing is not None else -(-self.tokens // length)
 
     def longest(self, length: int) -> int:
-        """Return the number of tokens in the longest sequence. A sequence has up to `length` tokens."""
+        """Return the number of tokens in the longest of the sequences of up to `length` tokens. With
+        `packing`, `length` is not used.
+        """
         return int(self.packing.sizes.max()) if self.packing is not None else min(length, self.tokens)
 
     def sizes(self, length: int, sequences: np.ndarray) -> np.ndarray:
-        """Return the number of tokens, int64, of each sequence whose index is in `sequences`, int64."""
+        """Return the number of tokens in each of the sequences at the indices `sequences`; both arrays are
+        int64 [n]. With `packing`, `length` is not used.
+        """
         if self.packing is not None:
             return self.packing.sizes[sequences]
         return np.minimum(length, self.tokens - sequences * length)
@@ -131,9 +135,9 @@ class SourceStream:
         batch: Batch,
         marks: Mapping[str, int],
     ) -> None:
-        """Write the sequences with the indices `sequences`, each of up to `length` tokens, into the rows
-        `rows` of `batch`. `filled` must be 0 for these rows, and is set to the number of columns written in
-        each. `marks` gives the ids of the special tokens.
+        """Write the sequences at the indices `sequences`, each of up to `length` tokens, into the rows `rows`
+        of `batch`. `filled` must be 0 for these rows; it is set to the number of columns written in each.
+        `marks` maps special tokens to their ids.
         """
         if self.packing is not None:
             numbers = np.searchsorted(self.packing.starts, sequences, side="right") - 1

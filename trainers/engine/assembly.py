@@ -20,10 +20,12 @@ from trainers.tasks.schema.task import Task
 def build_forward(
     config: Job, specials: dict[str, int], base: Mapping[str, Any], encode: Encode | None = None
 ) -> Forward:
-    """Return the model of a resolved job with its losses, in fp32 and the same on every worker.
+    """Build the model that a resolved job trains, with its losses. Its weights are in fp32 and the same on
+    every worker.
 
-    `base` holds the initial weights by parameter name; parameters that it lacks are initialised from the
-    job's seed. `encode` (text to token ids) is needed only for a prompt that is initialised from a text.
+    `base` holds initial weights by parameter name. Parameters that it lacks, and the output layer of a task
+    head, are initialised from the job's seed. `encode`, which maps a text to token ids, is needed only for a
+    prompt that is initialised from a text.
     """
     forward = build_without_method(config, specials, base)
     if isinstance(config, Finetuning):
@@ -47,7 +49,9 @@ def build_without_method(config: Job, specials: dict[str, int], base: Mapping[st
 
 
 def base_network(config: Job, specials: dict[str, int], base: Mapping[str, Any]) -> Any:
-    """Return the network of a job before a head and a method are added, with the weights in `base`."""
+    """Return the network of a job without a task head or a method. Parameters that `base` lacks are
+    initialised from the job's seed.
+    """
     import torch
 
     network = build_model(config.model, specials, config.seed)

@@ -42,8 +42,8 @@ of targets of each: both float64 [losses, sources].
 
 
 def start_group() -> tuple[int, int]:
-    """Join the workers of this run, which torchrun's environment variables determine, and return (rank, world
-    size).
+    """Join the group of workers that torchrun's environment variables describe, if there are several, and
+    return (rank, world size).
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # also where transformers imports DeepSpeed by itself
@@ -58,8 +58,8 @@ def start_group() -> tuple[int, int]:
 
 
 def hard_exit(status: int) -> NoReturn:
-    """End this process. If it has joined a group of workers, Python's own shutdown is skipped: it may abort
-    while a thread of gloo still holds tensors.
+    """End this process with exit status `status`. If it has joined a group of workers, skip Python's own
+    shutdown, which may abort while a gloo thread still holds tensors.
     """
     if not torch.distributed.is_initialized():
         sys.exit(status)
@@ -97,8 +97,8 @@ class Engine:
     """
 
     def __init__(self, forward: Forward, config: Job, micro_batch: int, accumulation: int) -> None:
-        """Prepare the model of `forward`, whose initial weights are in fp32 and the same on every worker. A
-        step takes `accumulation` micro-batches.
+        """Prepare the model of `forward`, whose initial weights must be in fp32 and the same on every worker.
+        In each step, a worker takes `accumulation` batches of `micro_batch` rows.
         """
         self.rank, self.world = start_group()
         model = forward.model
@@ -225,9 +225,10 @@ class Engine:
         return total
 
     def excess(self, batches: Sequence[Batch], reference: Forward, sources: int) -> np.ndarray:
-        """Return, by source, the excess loss over `reference` and the number of targets, both of the first
-        loss and summed over the batches of all workers: float64 [2, sources]. The excess of a target is
-        max(0, nats of this model - nats of `reference`). `reference` must be in eval mode and on `device`.
+        """Return float64 [2, sources]: for each source, the sum of the excess losses over `reference`, and
+        the number of targets. Both cover only the first loss, in the batches of all workers. The excess loss
+        of a target is max(0, nats of this model - nats of `reference`). `reference` must be in eval mode and
+        on `device`.
         """
         self._workers.forward.eval()
         first, sums = self.losses[:1], no_sums(1, sources)
@@ -275,8 +276,8 @@ class Engine:
         return inner.averaged if isinstance(inner, AveragedSGD) else None
 
     def begin_averaging(self, averaged: int = 0) -> None:
-        """Average the weights from the next update on; the optimizer must be `asgd`. On resuming, `averaged`
-        updates are already in the averages.
+        """Average the weights from the next update on; the optimizer must be `asgd`. When a run is resumed,
+        `averaged` is the number of updates already in the averages.
         """
         self._workers.inner.begin_averaging(averaged)
 
@@ -320,9 +321,10 @@ class Engine:
         return int(tensor)
 
     def state(self) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-        """Yield (parameter name, tensors) for every trained parameter. `tensors` holds "weight" and the
-        optimizer state by name, as full fp32 tensors on the CPU. With `asgd`, "weight" is the average, and
-        "iterate" the weight that training continues from. Every worker must iterate to the end.
+        """Yield (parameter name, tensors) for every trained parameter. `tensors` holds "weight", the
+        optimizer state and any statistics of `RankUpdates` by name, as full fp32 tensors on the CPU. With
+        `asgd`, "weight" is the average, and "iterate" the weight that training continues from. Every worker
+        must iterate to the end.
         """
         trained = [(name, parameter, self._stored(parameter)) for name, parameter in self._trained()]
         tensors = self._workers.read((parameter, key) for _, parameter, keys in trained for key in keys.values())

@@ -46,10 +46,10 @@ class Forward(torch.nn.Module):
         self._architecture, self._causal = MODELS[architecture], ARCHITECTURES[architecture].family == "decoder"
 
     def forward(self, predicts: bool = False, carried: Carried | None = None, **arrays: Any) -> dict[str, Any]:
-        """Return the results of a batch by name: the nats of the targets of each loss, then the counts of
-        each measure. `arrays` are the `tensors` of the batch. With `predicts`, the key `predictions` holds
-        the predictions of the model's head. With `carried`, the batch is a window of rows: it begins with the
-        state in `carried`, and its final state replaces that state.
+        """Return the results of a batch by name: the nats of each loss's targets, then the counts of each
+        measure. `arrays` is what `tensors` returns for the batch. With `predicts`, the key `predictions`
+        holds the predictions of the model's head. With `carried`, the batch is a window of rows: the pass
+        starts from the state in `carried` and replaces it with the final state.
         """
         made = self._pass(arrays, carried=carried)
         found = {loss.name: loss.nats(made) for loss in self.losses}
@@ -63,13 +63,15 @@ class Forward(torch.nn.Module):
         return [*(loss.name for loss in self.losses), *(measure.name for measure in self.measures)]
 
     def states(self, **arrays: Any) -> Any:
-        """Return the final state of each position of the batch's targets, [rows, target length, width]."""
+        """Return the final hidden state at each position of the batch's targets, [rows, target length,
+        width].
+        """
         return self._pass(arrays).states
 
     def layers(self, **arrays: Any) -> dict[str, list[Any]]:
-        """Return lists of states [rows, length, width]: those of the embeddings, then of every layer. The key
-        `decoder` holds the list of the model's only or last stack, the key `encoder` that of an
-        encoder-decoder's encoder.
+        """Return, for each stack of the model, the list of its hidden states [rows, length, width]: those of
+        the embeddings, then of every layer. The key `encoder` holds the list of an encoder-decoder's encoder;
+        `decoder` holds that of its decoder or of any other model's only stack.
         """
         encoder, final = self._architecture.encoder_blocks, []
         with ExitStack() as recording:
@@ -84,8 +86,9 @@ class Forward(torch.nn.Module):
         return found
 
     def logits_at(self, at: Any, past: Past | None = None, **arrays: Any) -> Any:
-        """Return the logits [n, vocabulary] at the positions `at` [n], which are indices into the flattened
-        targets of a batch. If `past` is given, the states of the tokens read are stored in it.
+        """Return the logits [n, vocabulary] at the positions `at` [n], given as indices into the flattened
+        targets of the batch `arrays` (see `tensors`). If `past` is given, the pass stores the states of the
+        tokens that it reads there.
         """
         made = self._pass(arrays, past)
         if past is not None:
@@ -102,9 +105,9 @@ class Forward(torch.nn.Module):
         return Past(DynamicCache() if self._causal else EncoderDecoderCache(DynamicCache(), DynamicCache()))
 
     def logits_after(self, past: Past, ids: Any, positions: Any) -> Any:
-        """Return the logits [rows, vocabulary] after one more token in each row, given the tokens' ids and
-        positions, each int64 [rows]. `past` was filled by `logits_at`; the states of these tokens are added
-        to `past`.
+        """Return the logits [rows, vocabulary] after each row is extended by one token. `ids` and
+        `positions`, int64 [rows], describe the new tokens. `past` was filled by `logits_at`; the states of
+        the new tokens are added to it.
         """
         past.seen = torch.cat([past.seen, past.seen.new_ones(len(ids), 1)], 1)
         inputs = Inputs(ids[:, None], positions[:, None], past.seen[:, None, None], past=past)
@@ -201,12 +204,12 @@ def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None, tr
 
 
 def tensors(batch: Batch, device: Any) -> dict[str, Any]:
-    """Return the arrays of a batch as tensors on `device`, by field name, without those that are None. The
-    names of the decoder's fields begin with `decoder_`, the names of the task's fields with `task_`.
+    """Return the arrays of a batch by field name, as tensors on `device`. Fields that are None are left out.
+    Fields of the decoder and of the task get the prefixes `decoder_` and `task_`.
 
-    `chosen`, int64, holds the positions that have a target, and possibly some others, as indices into the
-    flattened targets. It is omitted if all positions have a target. `segment_range` is the pair of the
-    smallest and largest segment numbers, as integers.
+    Two entries are added. `chosen`, int64, holds indices into the flattened targets: all positions that have
+    a target, and possibly some others. It is omitted if every position has a target. `segment_range` is the
+    pair of the smallest and largest segment numbers, as integers.
     """
     parts = ("decoder", "task")
     arrays = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name not in parts}
@@ -220,9 +223,9 @@ def tensors(batch: Batch, device: Any) -> dict[str, Any]:
 
 
 def _chosen(targets: np.ndarray) -> np.ndarray | None:
-    """Return the indices, int64, of the positions in the flattened targets that have a target, or None if all
-    have one. The result is padded with other positions, normally to a multiple of 64, so that compiled code
-    and allocators see few shapes.
+    """Return the indices of the flattened targets that are not IGNORED, int64, or None if none is ignored.
+    Other indices are appended, normally up to a multiple of 64, so that compiled code and allocators see few
+    shapes.
     """
     present = targets.ravel() != IGNORED
     chosen = np.flatnonzero(present)

@@ -16,8 +16,8 @@ _FINAL = re.compile(r"canine\.(?:projection|final_char_encoder)\.")
 
 
 def layer_depths(network: Any, family: str) -> dict[str, int]:
-    """Return the depth of every parameter, its distance from the top, by name. It is 0 for heads and the last
-    norm, 1 for the last block, one more for each block below it, and one more again for the embeddings.
+    """Return the depth of each parameter by name, counted from the top of the network: 0 for heads and the
+    last norm, 1 for the last block, one more for each block below it, and one more again for the embeddings.
 
     In an encoder-decoder, the encoder lies below the decoder. Layers that share all their parameters count as
     one block. In CANINE, the character layers count as one block below the others and one above.
@@ -46,9 +46,9 @@ def _blocks(names: Any) -> int:
 def split_by_layer(
     groups: Sequence[Mapping[str, Any]], depths: Mapping[Any, int], decay: float, unfreeze_every: int | None
 ) -> list[dict[str, Any]]:
-    """Divide groups of parameters by depth. At depth d, the peak rate is multiplied by `decay`^d, and
-    training begins at step d x `unfreeze_every` (the group's `from_step`). `depths` maps the id() of a
-    parameter to its depth.
+    """Return the parameter groups, divided by depth. At depth d, the peak rate is multiplied by `decay`^d,
+    and training begins at step d x `unfreeze_every` (the group's `from_step`) or, if `unfreeze_every` is
+    None, at step 0. `depths` maps the id() of a parameter to its depth.
     """
     divided = []
     for group in groups:

@@ -13,7 +13,7 @@ from trainers.rows.batch import Batch
 
 
 def no_sums(terms: int, sources: int) -> np.ndarray:
-    """Return zeros, float64 [terms, 2, sources], with a term for each loss and each measure."""
+    """Return sums that are all 0, float64 [terms, 2, sources]. The terms are the losses and measures."""
     return np.zeros((terms, 2, sources))
 
 

@@ -49,9 +49,9 @@ class ForwardPass:
 
     @cached_property
     def outputs(self) -> tuple[Any, Any]:
-        """The logits [n, vocabulary], and the tokens that a generator draws from them, int64 [n], or None
-        without a generator. The n positions are `arrays["chosen"]` or, without `chosen`, all positions. The
-        loss overwrites the logits.
+        """The logits [n, vocabulary] at n positions and, if the model is a generator with a discriminator,
+        the tokens drawn from them, int64 [n], otherwise None. The positions are `arrays["chosen"]` or,
+        without `chosen`, all. Computing the loss overwrites the logits.
         """
         # Only rows of sentences have `documents`, and the decoders of sentences read nothing else.
         decodes = self.architecture.neighbours is not None and "documents" in self.arrays
@@ -65,8 +65,9 @@ class ForwardPass:
 
     @cached_property
     def neighbours(self) -> tuple[Any, Any, Any]:
-        """The states [rows, length, width] of the decoders of the next and the previous sentence, and whether
-        another sentence of the document follows the sentence at each position, bool [rows, length].
+        """The states [rows, length, width] of the decoder of the next sentence, those of the decoder of the
+        previous sentence, and whether the sentence at each position is followed by another of its document,
+        bool [rows, length].
         """
         arrays = self.arrays
         count = max(arrays["segment_range"][1], 0) + 1  # a batch may hold padding only
@@ -77,8 +78,8 @@ class ForwardPass:
 
     @cached_property
     def judged(self) -> tuple[Any, Any]:
-        """The discriminator's logit that each token was replaced, fp32 [rows, length], and whether it was
-        replaced, bool [rows, length]. A drawn token that equals the original does not count as replaced.
+        """The discriminator's logits, fp32 [rows, length], that each token was replaced, and whether it
+        really was, bool [rows, length]. A drawn token that equals the original does not count as replaced.
         """
         import torch
 
@@ -166,8 +167,8 @@ def _boundary_nats(made: ForwardPass) -> Any:
 
 
 def _backward_targets(batch: Batch) -> np.ndarray:
-    """Return the positions that follow a position with a target, because the backward model predicts the
-    previous token.
+    """Return whether each position follows one with a target: there, the backward model predicts the previous
+    token.
     """
     there = np.zeros(batch.targets.shape, dtype=bool)
     there[:, 1:] = batch.targets[:, :-1] != IGNORED
@@ -184,8 +185,8 @@ def _backward_nats(made: ForwardPass) -> Any:
 
 
 def _previous_targets(batch: Batch) -> np.ndarray:
-    """Return the positions at which the decoder of the previous sentence predicts the next token, bool [rows,
-    length].
+    """Return whether the decoder of the previous sentence has a next token to predict at each position, bool
+    [rows, length].
     """
     _, has_after = sentence_neighbours(batch)
     follows = np.zeros_like(has_after)
@@ -210,8 +211,8 @@ def _read_targets(batch: Batch) -> np.ndarray:
 
 
 def _discriminator_nats(made: ForwardPass) -> Any:
-    """Return the binary cross-entropy of every token. Special tokens count too, as in the code of ELECTRA's
-    authors.
+    """Return the binary cross-entropy of every token, and 0 for padding. Special tokens count too, as in the
+    code of ELECTRA's authors.
     """
     from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -269,8 +270,8 @@ MEASURES: dict[str, Measure] = {
 
 
 def losses_of(weights: Mapping[str, float], contrast: Contrast | None = None) -> tuple[Loss, ...]:
-    """Return the losses of an objective with their `weights`, in this order. If the objective has a
-    `contrast`, `loss` is the contrastive loss.
+    """Return the losses that an objective names, in the order of `weights` and with these weights. If the
+    objective has a `contrast`, the loss named `loss` is the contrastive one.
     """
     known = LOSSES
     if contrast is not None:

@@ -46,7 +46,9 @@ class AveragedSGD(torch.optim.Optimizer):
         return averaged
 
     def begin_averaging(self, averaged: int = 0) -> None:
-        """Average the weights from the next update on. On resuming, `averaged` updates are already in the averages."""
+        """Average the weights from the next update on. A resumed run passes the number of updates `averaged`
+        so far.
+        """
         for state in self.state.values():
             state["averaged"] = averaged
 
@@ -82,7 +84,9 @@ class AveragedSGD(torch.optim.Optimizer):
 
 
 def new_state(tensor: Any, keys: tuple[str, ...], updates: int) -> dict[str, Any]:
-    """Return a new optimizer state for a tensor, with the entries `keys`. AdamW's step count is `updates`."""
+    """Return a new optimizer state for a tensor, with the entries `keys`. AdamW's step count starts at
+    `updates`.
+    """
     if keys == AVERAGE:
         return {"average": tensor.detach().clone(), "averaged": None}
     state = {key: torch.zeros_like(tensor) for key in keys}
@@ -92,7 +96,7 @@ def new_state(tensor: Any, keys: tuple[str, ...], updates: int) -> dict[str, Any
 
 
 def state_keys(parameter: Any, optimizer: Any) -> tuple[str, ...]:
-    """Return the names of the state that the torch optimizer `optimizer` keeps for a parameter."""
+    """Return the names of the state tensors that the torch optimizer `optimizer` keeps for a parameter."""
     if isinstance(optimizer, AveragedSGD):
         return AVERAGE
     return MUON if getattr(parameter, "use_muon", False) else ADAM
@@ -106,8 +110,8 @@ def clipping_divisor(norm: float, largest: float) -> Any:
 
 
 def job_groups(model: Any, config: Job) -> list[dict[str, Any]]:
-    """Return the parameter groups of a job. If learning rates depend on the layer, the groups are divided by
-    layer.
+    """Return the parameter groups of a job, divided by layer if the job sets `layer_decay` or
+    `unfreeze_every`.
     """
     groups = parameter_groups(model, config.optimizer)
     if isinstance(config, Finetuning) and (config.layer_decay < 1 or config.unfreeze_every):
@@ -118,13 +122,13 @@ def job_groups(model: Any, config: Job) -> list[dict[str, Any]]:
 
 
 def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return the trained parameters, grouped by optimizer (Muon or the other one, AdamW or SGD) and by
-    whether they decay. `peak` is the highest learning rate of a group.
+    """Return groups of the trained parameters, divided by optimizer (Muon, or else AdamW or SGD) and by
+    whether weights decay. `peak` is the highest learning rate of a group.
 
-    Vectors (norm gains, biases) never decay, embeddings only with `decay_embeddings`. Muon takes the hidden
-    matrices: two-dimensional parameters, without embeddings and the output layer (Jordan et al., 2024).
-    Parameters marked `undecayed` count as vectors. Muon's parameters and groups are marked `use_muon`, which
-    DeepSpeed reads.
+    Vectors (norm gains, biases) never decay, and embeddings do only with `decay_embeddings`. Muon trains the
+    hidden matrices: all two-dimensional parameters except embeddings and the output layer (Jordan et al.,
+    2024). Parameters marked `undecayed` count as vectors. `use_muon` is set on every parameter and group,
+    because DeepSpeed reads it.
     """
     embeddings = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
     head = model.get_output_embeddings()

@@ -42,11 +42,11 @@ class Partitions:
         return state_keys(parameter, self._optimizer)
 
     def allocate(self, updates: int) -> None:
-        """Create the initial state of all tensors of the inner optimizer. AdamW counts `updates` updates as
-        done.
+        """Create the initial state of all tensors of the inner optimizer. AdamW's step count starts at
+        `updates`.
 
-        If the optimizer created the state at the first step, DeepSpeed would link only the state of the first
-        parameter group to its parameters.
+        If the optimizer created its state at the first step, DeepSpeed would link parameters only to the
+        state of the first parameter group.
         """
         for tensor, parameter in self._optimizer_tensors():
             self._optimizer.state[tensor] = new_state(tensor, self.keys(parameter), updates)
@@ -70,9 +70,9 @@ class Partitions:
             yield from ((flat, group[0]) for flat, group in groups)
 
     def _whole_matrices(self) -> dict[int, tuple[int, int, bool]]:
-        """Return a mapping from the id() of each parameter that Muon trains to (its group, the offset of its
-        momentum in this worker's buffer or -1 if this worker has no copy, whether this worker is the
-        lowest-ranked one with a copy).
+        """Return, by the id() of each parameter that Muon trains: its group, the offset of its momentum in
+        this worker's buffer (-1 if this worker has no copy), and whether this worker is the lowest-ranked one
+        with a copy.
         """
         found = {}
         for group, parameters in enumerate(self._zero.bit16_groups):
@@ -158,7 +158,7 @@ class Partitions:
             whole[place.start : place.start + place.numel] = part.detach()
 
     def gradient(self, parameter: Any) -> torch.Tensor:
-        """Return the full gradient of a trained parameter. Every worker must call this, before the step."""
+        """Return the full gradient of a trained parameter. Every worker must call this, and before the step."""
         from deepspeed.utils import safe_get_full_grad
 
         found: torch.Tensor = safe_get_full_grad(parameter)

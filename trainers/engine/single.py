@@ -63,8 +63,8 @@ class SingleWorker:
         loss.backward()
 
     def update(self) -> float:
-        """Take a step if the gradient is finite. Returns the gradient's norm over all parameters before
-        clipping.
+        """Take a step, unless the gradient is not finite, and clear the gradient. Returns the norm of the
+        gradient of all parameters before clipping.
         """
         gradients = [master.grad for master in self._masters.values() if master.grad is not None]
         norm = float(torch.nn.utils.get_total_norm(gradients))
@@ -94,8 +94,8 @@ class SingleWorker:
         return state_keys(parameter, self._optimizer)
 
     def allocate(self, updates: int) -> None:
-        """Create the initial optimizer state of all trained parameters. AdamW counts `updates` updates as
-        done.
+        """Create the initial optimizer state of all trained parameters. AdamW's step count starts at
+        `updates`.
         """
         for parameter, master in self._masters.items():
             self._optimizer.state[master] = new_state(master, self.keys(parameter), updates)

@@ -48,8 +48,8 @@ def task_losses(
 
 
 def first_at(task: TaskTargets) -> np.ndarray:
-    """Return the position of every input, int64 [n]: that of its segment or, if it has several candidates, of
-    its first candidate.
+    """Return the flattened position that the head reads for each input, int64 [n]: that of the input's only
+    segment or, if it has several candidates, of its first candidate.
     """
     if task.choice is None:
         return task.at
@@ -127,9 +127,9 @@ def _span(scores: Any, made: ForwardPass) -> Any:
 
 
 def _nats_within(scores: Any, group: Any, chosen: Any, known: Any) -> Any:
-    """Return the nats of the chosen score of each group, by softmax over the scores of the group: [n], 0
-    where `known`, bool [n], is false. `group` [m] gives the group of each of the `scores` [m], and `chosen`
-    [n] the index in `scores` of the chosen score of each group.
+    """Return the nats of the right score of each of n groups, by softmax over the group's scores: [n], 0
+    where `known`, bool [n], is false. `group` [m] is the group of each of the `scores` [m], and `chosen` [n]
+    the index of each group's right score in `scores`.
     """
     lowest = scores.detach().new_full((len(chosen),), -torch.inf)
     largest = lowest.scatter_reduce(0, group, scores.detach(), "amax")

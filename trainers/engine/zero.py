@@ -22,8 +22,8 @@ from trainers.engine.partitions import Partitions
 
 
 def join_group() -> None:
-    """Join the workers of this run through torchrun's environment variables. Without a launcher the group has
-    one worker.
+    """Join the process group of this run's workers, which torchrun describes in environment variables.
+    Without a launcher, this process is the only worker.
     """
     if "RANK" not in os.environ and not torch.distributed.is_initialized():
         with socket.socket() as probe:
@@ -69,11 +69,11 @@ def _deepspeed() -> Any:
 
 @contextmanager
 def compiled_when_called() -> Iterator[None]:
-    """Make `torch.compile`, used as a decorator within the block, compile each function only at its first
-    call.
+    """Within the block, make functions decorated with `torch.compile` compile only when they are first
+    called.
 
-    DeepSpeed's Muon module decorates functions. Compiling them at once would load torch's compiler and start
-    processes.
+    DeepSpeed's Muon module decorates functions in this way. Compiling them at import would load torch's
+    compiler and start processes.
     """
     compile_now = torch.compile
 
@@ -149,8 +149,8 @@ class ZeroWorkers(Partitions):
             self.forward.step()
 
     def update(self) -> float:
-        """Take a step if the gradient is finite. Returns the gradient's norm before clipping. At ZeRO stages
-        1 to 3, Muon's updates count in this norm instead of the gradients of its matrices.
+        """Take a step if the gradient is finite. Returns the gradient's norm before clipping. With Muon at
+        ZeRO stages 1 to 3, the norm counts its updates in place of the gradients of its matrices.
         """
         norm = None
         if self._stage == 0:  # DeepSpeed does this at the other stages

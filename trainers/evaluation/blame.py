@@ -94,10 +94,10 @@ def _published(directory: LocalPath) -> lineage.Corpus:
 
 
 def blame(run: LocalPath, step: int, warn: Callable[[str], None]) -> Blame:
-    """Return the documents of step `step` of a run, worst first. Steps count from 1.
+    """Return the documents that step `step` of a run read, worst first. Steps count from 1.
 
-    Losses are computed again, without dropout, with the newest intact checkpoint before the step. If there is
-    none, the first checkpoint after the step is used, and without checkpoints the initial weights.
+    Losses are computed again, without dropout, with the newest intact checkpoint before the step; if there is
+    none, with the first one after it; and if the run has no checkpoints, with the initial weights.
 
     Documents with a loss that is not finite come first, then those with the largest excess.
 
@@ -144,8 +144,8 @@ def _means(losses: Sequence[Loss], sums: np.ndarray) -> dict[str, float]:
 
 
 def _excess(losses: Sequence[Loss], document: np.ndarray, finite: np.ndarray, total: np.ndarray) -> float:
-    """Return the excess of a document. The arrays [losses, 2] are sums of nats and targets; `finite` covers
-    the documents whose nats are finite.
+    """Return the excess of a document (see `Blamed`). The arrays [losses, 2] hold sums of nats and of
+    targets: of the document, of all documents whose nats are finite, and of all documents.
     """
     means, weights = finite[:, 0] / np.maximum(1, finite[:, 1]), np.array([loss.weight for loss in losses])
     scales = weights * (total[0, 1] / np.maximum(1, total[:, 1]))
@@ -167,8 +167,8 @@ def _model(run: LocalPath, config: Pretraining, start: checkpoint.Checkpoint | N
 def _sums(
     model: Any, config: Pretraining, data: TrainingData, step: int
 ) -> tuple[Sequence[Loss], dict[tuple[bytes, str], np.ndarray]]:
-    """Return the losses of a run, and a mapping from the (id, source) of every document of a step to its nats
-    and targets in each loss, float64 [losses, 2]. A target for a whole row is divided equally among its
+    """Return the losses of a run and, for every document of a step, keyed by (id, source), its nats and
+    targets in each loss, float64 [losses, 2]. A target for a whole row is divided equally among its
     documents.
     """
     import torch

@@ -53,7 +53,7 @@ def seed_lines(scores: Sequence[SeedScore]) -> list[str]:
 
 def clean_lines(scores: Sequence[CleanScore]) -> list[str]:
     """Return an empty line and a table of scores with and without the items that a corpus contains, or no
-    lines if there are none.
+    lines if `scores` is empty.
     """
     if not scores:
         return []

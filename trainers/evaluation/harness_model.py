@@ -40,7 +40,7 @@ class HarnessModel(LM):
         return self._scorer.name.replace("/", "__")
 
     def loglikelihood(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Return the log-likelihood of each continuation in nats, and whether greedy decoding would produce
+        """Return, for each continuation, its log-likelihood in nats and whether greedy decoding would produce
         it.
         """
         pairs = [request.args for request in requests]
@@ -95,8 +95,8 @@ def load_tasks(names: Sequence[str]) -> list[Any]:
 def run_harness(
     scorer: Scorer, tasks: Sequence[Any], limit: int | None, shots: int | None, seed: int
 ) -> dict[str, Any]:
-    """Run loaded tasks, each on its first `limit` items, and return the report of lm-evaluation-harness. If
-    `shots` is None, each task sets its own number of few-shot examples.
+    """Run loaded tasks, each on its first `limit` items (None: all), and return the report of
+    lm-evaluation-harness. If `shots` is None, each task sets its own number of few-shot examples.
     """
     made: dict[str, Any] = simple_evaluate(
         HarnessModel(scorer, seed),

@@ -10,8 +10,8 @@ from trainers.evaluation.scoring.token_choices import TokenChoice
 
 
 def render_next_tokens(model: str, form: str, choices: Sequence[TokenChoice]) -> str:
-    """Return the page as self-contained HTML. `form` describes how the text was scored. `choices` must not be
-    empty.
+    """Return a page of a text's tokens and the model's predictions as self-contained HTML. `form` describes
+    how the text was scored. `choices` must not be empty.
     """
     count = len(choices)
     return render_template(

@@ -15,8 +15,8 @@ _FINETUNED = "fine-tuned"
 def render_probes(
     model: str, task: str, train: str, test: str, layers: Sequence[ProbedLayer], finetuned: NoisyScore | None = None
 ) -> str:
-    """Return the page as self-contained HTML. `finetuned` is the score of a fine-tuned model on the same
-    examples.
+    """Return a page of probe results as self-contained HTML. `finetuned` is the score of a fine-tuned model
+    on the same examples.
     """
     kinds = list(dict.fromkeys(each.classifier for each in layers))
     single = [each for each in layers if "+" not in each.layer]

@@ -100,8 +100,8 @@ def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any
 
 
 def check_model(config: Finetuning, corpus: TaskCorpus) -> None:
-    """Raise the errors that building the model of a resolved run would raise because of its base, its head or
-    its method.
+    """Check that the model of a resolved run can be built: raise the errors that its base, its head or its
+    method would cause.
     """
     import torch
 
@@ -114,7 +114,7 @@ def check_model(config: Finetuning, corpus: TaskCorpus) -> None:
 
 def trained_forward(run: LocalPath, picked: checkpoint.Checkpoint, weights: Mapping[str, Any] | None = None) -> Forward:
     """Return the model of a run at a checkpoint, with the run's loss functions, in evaluation mode, in fp32
-    on the CPU. `weights`, if given, are the weights of the checkpoint.
+    on the CPU. `weights` are those of the checkpoint; by default, they are read from it.
     """
     import torch
 
@@ -130,8 +130,8 @@ def trained_forward(run: LocalPath, picked: checkpoint.Checkpoint, weights: Mapp
 
 
 def _frozen(config: Job, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weights of a run's base if its checkpoints lack them, because the run's method freezes the
-    base.
+    """Return the weights of a run's base if the run's method freezes the base, so that its checkpoints lack
+    them; otherwise an empty dictionary.
     """
     if isinstance(config, Finetuning) and config.method.freezes and record.get("parent"):
         return base_weights(config, record["specials"], record["parent"])
@@ -139,8 +139,8 @@ def _frozen(config: Job, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save_run_adapter(run: LocalPath, picked: checkpoint.Checkpoint, directory: LocalPath) -> None:
-    """Write an adapter to the new `directory`: the parameters that a fine-tuning run trains, from its
-    checkpoint `picked`.
+    """Write the adapter of a fine-tuning run (the parameters that it trains), from the checkpoint `picked`,
+    to the new `directory`.
     """
     config, record = read_config(run), read_run(run)
     assert isinstance(config, Finetuning)
@@ -184,8 +184,8 @@ def _published(path: LocalPath, model: Model, config: Job) -> dict[str, Any]:
 
 
 def exported_weights(path: LocalPath, config: Job) -> dict[str, Any]:
-    """Verify an export and return its tensors under their names in our models, including the head of the task
-    of `config`.
+    """Verify an export and return its tensors under their names in our models. If `config` has a task head,
+    its tensors are included.
     """
     return read_whole(path, lambda origin: _tensors(path, origin, config))
 

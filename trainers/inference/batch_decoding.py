@@ -43,7 +43,9 @@ class Sampler:
     top_p: float = 1.0
 
     def __call__(self, numbers: np.ndarray, logits: torch.Tensor) -> np.ndarray:
-        """Return the ids of the next tokens of the prompts with the indices `numbers`, given their logits."""
+        """Sample the next token of each prompt from `logits`, [n, vocabulary]. `numbers`, int64 [n], contains
+        the indices of the prompts. Returns the ids of the tokens, int64 [n].
+        """
         ordered = (logits.double() / self.temperature).softmax(-1).sort(dim=-1, descending=True, stable=True)
         shares, ids = ordered.values.cpu().numpy(), ordered.indices.cpu().numpy()
         if self.top_k:
@@ -105,9 +107,9 @@ class _RowReader:
         self._rows, self._positions = np.empty(0, np.int64), np.empty(0, np.int64)
 
     def logits(self, rows: np.ndarray, written: np.ndarray) -> torch.Tensor:
-        """Return the logits of the next token of each text, [n, vocabulary]. `rows`, int64 [n], are the
-        indices of the prompts. Each later call must ask for prompts of the previous call, in the same order,
-        with one more token for each.
+        """Return the logits of the token that follows each prompt and its `written` tokens, [n, vocabulary].
+        `rows`, int64 [n], contains the indices of the prompts. A later call may omit prompts of the previous
+        call, but must keep their order and add one written token to each.
         """
         with torch.no_grad():
             if self._past is None or not len(self._rows):

@@ -45,8 +45,8 @@ class ExportForm:
 
 
 def export_form(config: Job, merge: bool) -> ExportForm:
-    """Return the form of a run's export. Raises UserError if `merge` is set and the run's method cannot be
-    merged.
+    """Return the form of a run's export. `merge` asks for the parameters of the run's method to be merged
+    into the base; raises UserError if they cannot be.
     """
     if not isinstance(config, Finetuning):
         return ExportForm(False, False, why_not_stock(config.model), _notes(config))

@@ -9,11 +9,11 @@ from trainers.inference.prompt import framed, read_prompt
 
 
 def fill_mask(path: LocalPath, text: str, top: int = 5) -> list[list[tuple[str, float]]]:
-    """Return the `top` most probable tokens, with their probabilities, for every `<mask>` in a text. Special
-    tokens are excluded.
+    """Return, for each `<mask>` in a text, the `top` most probable tokens with their probabilities. Special
+    tokens are excluded before probabilities are computed.
 
-    Raises ConfigError for a model that does not predict masked tokens, and for a text without a mask or too
-    long for the model.
+    Raises ConfigError if the model does not predict masked tokens, or if the text has no mask or is too long
+    for the model.
     """
     import torch
 

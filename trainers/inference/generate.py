@@ -108,8 +108,8 @@ def _room(model: Model, tokens: int, both: bool) -> int:
 
 
 def _choice(sampling: Sampling) -> dict[str, Any]:
-    """Return every sampling argument, because `transformers` would use the model's default for a missing one.
-    Empty for greedy decoding.
+    """Return all sampling arguments for the model's `generate` method, which would use the model's default
+    for a missing one. Greedy decoding needs none.
     """
     if sampling.temperature == 0:
         return {}

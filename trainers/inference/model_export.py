@@ -165,10 +165,10 @@ def _remove(left: LocalPath) -> None:
 
 def _replace(output: LocalPath, attempt: LocalPath, earlier: dict[str, Any] | None) -> bool:
     """Move a finished export to `output`, replacing an earlier one. `output` never holds a partial export.
-    Returns False if the finished export has been removed.
+    Returns False if another process has removed the finished export.
 
-    If, since `earlier` was read, another process has published a later step of the same run, its export is
-    kept.
+    `earlier` is the `gristmill.json` that `output` had before this export began. If another process has since
+    published a later step of the same run, that export is kept.
     """
     chosen = attempt
     replaced: list[LocalPath] = []
@@ -243,7 +243,7 @@ def _silence_progress_bars() -> None:
 
 
 def notes_of(export: LocalPath) -> list[str]:
-    """Return the notes of an export for users of plain `transformers`. Empty if its `gristmill.json` is
+    """Return an export's notes for users of plain `transformers`, or an empty list if its `gristmill.json` is
     missing or damaged.
     """
     origin = _origin_of(export)
@@ -308,10 +308,11 @@ class Trained:
 
 
 def load_trained(path: LocalPath) -> Trained:
-    """Return the model of an export or a run. A fine-tuning run is read at its best checkpoint, any other run
+    """Load the model of an export or a run. A fine-tuning run is read at its best checkpoint, any other run
     at its newest.
 
-    Raises UserError if there is no such model, or if it is an exported adapter or has a task head.
+    Raises UserError if `path` is neither an export nor a run, if the run has no checkpoint, or if the model
+    is an exported adapter or has a task head.
     """
     if (path / ORIGIN).exists():
         _silence_progress_bars()
@@ -330,7 +331,7 @@ def load_trained(path: LocalPath) -> Trained:
 
 def load_checkpoint(run: LocalPath, step: int) -> tuple[Trained, checkpoint.Checkpoint]:
     """Return the model of a run at the checkpoint of `step`, and the checkpoint itself. Raises UserError if
-    the checkpoint is missing or damaged, and for a model with a task head.
+    the checkpoint is missing or damaged, or if the model has a task head.
     """
     config = read_config(run)
     _require_language_head(run, config)

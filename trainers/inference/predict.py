@@ -49,8 +49,8 @@ def predict_outputs(forward: Forward, held_out: HeldOut, size: int) -> TaskOutpu
 def score_run(
     run: LocalPath, config: Finetuning, corpus: TaskCorpus, tell: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Predict the splits of the run's tasks that `config.final_splits` selects, with the run's best
-    checkpoint, and write the predictions and `scores.json`. Returns the content of `scores.json`. The run
+    """Predict splits of a run's tasks with the run's best checkpoint, and write the predictions and
+    `scores.json`. Returns the content of `scores.json`. `config.final_splits` selects the splits. The run
     must have a checkpoint.
 
     Splits whose gold is hidden are predicted but not scored. The no-answer threshold of a `span` task is
@@ -81,8 +81,8 @@ def score_run(
 
 
 def score_line(scores: Mapping[str, Mapping[str, float]], floors: Mapping[str, float]) -> str:
-    """Return a line with the scores of a split: each metric with its 95 % interval and, if `floors` has it,
-    its majority baseline.
+    """Return the scores of a split as one line of text: the value and the 95 % interval of each metric, and
+    its majority baseline if `floors` contains one.
     """
     parts = []
     for name, score in scores.items():
@@ -118,10 +118,10 @@ def _predict(
 
 def predict_file(model: LocalPath, file: Location, split: str = "input", base: LocalPath | None = None) -> Predictions:
     """Predict the examples of a file with a fine-tuned model, which is an export or a run (at its best
-    checkpoint). `base` is the base of an adapter; the default is the path that the run recorded.
+    checkpoint). `base` is the base of an adapter; the default is the base that the adapter's run recorded.
 
-    Fields of the file are named after the roles of the task's kind, such as `text` and `question`. Raises
-    UserError if there is no such file, or if `model` is not a fine-tuned model of a single task.
+    The fields of the file must be named after the roles of the task's kind, such as `text` and `question`.
+    Raises UserError if there is no such file, or if `model` is not a fine-tuned model of a single task.
     """
     opened = open_task_model(model)
     name = str(file if file.local is None else file.local.absolute())

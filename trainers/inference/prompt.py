@@ -36,15 +36,16 @@ def choose_member(objective: TrainingObjective, prompt: str) -> tuple[TrainingOb
 
 
 def spaces_lead(encoder: Encoder) -> bool:
-    """Return whether the token of a word includes the space before the word, as in byte-level BPE and
-    Unigram.
+    """Return whether the tokenizer makes the space before a word part of the word's token, as byte-level BPE
+    and Unigram do.
     """
     return encoder.kind in ("byte_bpe", "unigram")
 
 
 def read_prompt(text: str, encoder: Encoder, names: Collection[str]) -> list[int]:
-    """Encode a text in which the special tokens `names` may occur by name. A space before such a name is
-    removed if `spaces_lead` is true of the encoder, except before the marks of fill-in-the-middle.
+    """Return the token ids of a text that may contain the special tokens `names`, written as in `<mask>`. If
+    `spaces_lead` is true of the encoder, a space before such a token is removed, except before the marks of
+    fill-in-the-middle.
     """
     known = [name for name in names if name in encoder.specials]
     pieces = re.split("(" + "|".join(re.escape(name) for name in known) + ")", text) if known else [text]

@@ -34,11 +34,12 @@ class TaskModel:
     found: checkpoint.Checkpoint | None = None
 
     def forward(self, base: LocalPath | None, corpus: TaskCorpus) -> Forward:
-        """Return the model with its loss functions, in fp32 on the CPU. `corpus` must have the model's
-        tokenizer. `base` is the base of an adapter; by default, the one that the adapter's run recorded.
+        """Return the model with its loss functions, in evaluation mode, in fp32 on the CPU. `corpus` must
+        have the model's tokenizer. `base` is the base of an exported adapter; the default is the base that
+        the adapter's run recorded.
 
-        Raises UserError if `base` is given for a model that is not an exported adapter, and ConfigError if it
-        is not the adapter's base.
+        Raises UserError if `base` is given for a model that is not an exported adapter, and ConfigError if
+        `base` is not the one that the adapter was trained on.
         """
         adapter = self.path / ADAPTER
         if base is not None and (self.found is not None or not adapter.is_dir()):
@@ -83,7 +84,7 @@ def open_task_model(path: LocalPath) -> TaskModel:
 
 
 def threshold_of(run: LocalPath) -> float | None:
-    """Return the no-answer threshold that a run has tuned, or None if it has not tuned a threshold."""
+    """Return the no-answer threshold that a run has tuned, or None if it has tuned none."""
     return read_json(run / SCORES).get("threshold") if (run / SCORES).exists() else None
 
 
@@ -96,8 +97,8 @@ def _one_task(path: LocalPath, config: Job | None) -> Finetuning:
 
 
 def _fill_head(network: Any, weights: dict[str, Any]) -> None:
-    """Copy a task's head from `weights`, with its output layer, which a new fine-tuning run would initialise
-    at random.
+    """Copy the task head from `weights`, including its output layer, which a new fine-tuning run would
+    initialise at random.
     """
     import torch
 

@@ -39,9 +39,9 @@ class _Marks:
 
 
 def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: LocalPath) -> None:
-    """Write an export's tokenizer, given the `tokenizer.json` at `source`. It adds the same special tokens
-    around a text as in training. For a model that reads characters, the files of CANINE's tokenizer are
-    written too.
+    """Write the tokenizer files of an export to `output`, given the `tokenizer.json` at `source`. The
+    exported tokenizer puts the same special tokens around a text as in training. A model that reads
+    characters also gets the files of CANINE's tokenizer.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -77,9 +77,7 @@ def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: 
 
 @lru_cache(maxsize=4)
 def _code_points(positions: int) -> Any:
-    """Return CANINE's tokenizer. The result is cached, because `transformers` takes a second to make the
-    tokenizer.
-    """
+    """Return CANINE's tokenizer, cached because `transformers` takes a second to make it."""
     from transformers import CanineTokenizer
 
     return CanineTokenizer(model_max_length=positions)

@@ -14,8 +14,8 @@ from trainers.rows.batch import IGNORED, Batch
 
 
 def writable_ids(specials: Mapping[str, int], tokens: int, rows: int, end: int) -> np.ndarray:
-    """Return a mask of the ids that an answer may contain, bool [rows], where `rows` is the size of the
-    model's vocabulary. These are `end` and the tokenizer's ids, 0 to `tokens` - 1, that are not special.
+    """Return a mask, bool [rows], of the ids that an answer may contain: `end`, and all ids below `tokens`,
+    the size of the tokenizer, that are not special. `rows` is the size of the model's vocabulary.
     """
     allowed = np.arange(rows) < tokens
     allowed[[number for number in specials.values() if number < rows]] = False
@@ -48,8 +48,8 @@ def write_answers(
 
 
 def target_nats(forward: Forward, task: TaskInputs, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the total loss in nats, float64 [n], and the number of tokens, int64 [n], of the target of each
-    text-to-text input. Both include `<eos>`. `size` is the number of inputs per batch.
+    """For the target of each text-to-text input, return its total loss in nats, float64 [n], and its number
+    of tokens, int64 [n]. Both include `<eos>`. `size` is the number of inputs per batch.
     """
     forward.eval()
     nats, tokens = np.zeros(len(task)), np.zeros(len(task), np.int64)

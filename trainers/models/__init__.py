@@ -83,8 +83,8 @@ def language_model(network: Any, model: Model) -> tuple[Any, Model]:
 
 
 def stock_parts(network: Any, model: Model) -> dict[str, Any]:
-    """Return the stock models that a network consists of, keyed by their directory in an export ("" for the
-    export's own).
+    """Return the stock models that make up a network, keyed by their subdirectory of an export ("" for the
+    export itself).
     """
     if model.generator_size is None:
         return {"": network}
@@ -94,8 +94,8 @@ def stock_parts(network: Any, model: Model) -> dict[str, Any]:
 
 
 def load_parts(network: Any, model: Model, read: Callable[[str, Any], Mapping[str, Any]]) -> None:
-    """Load the parts of a network that has a generator. `read` takes the directory of a part in an export and
-    the class of the part, and returns its tensors.
+    """Load the parts of a network that has a generator. `read` takes a part's directory in an export and the
+    part's class, and returns the part's tensors.
     """
     parts = stock_parts(network, model)
     for directory, part in parts.items():
@@ -115,7 +115,7 @@ def stack_parameters(network: Any, model: Model) -> set[str]:
 
 
 def stock_class(model: Model) -> Any:
-    """Return the class with which to load a model of these sizes: a class of `transformers` or one of ours."""
+    """Return the class that loads a model of these sizes: a class of `transformers` or one of ours."""
     import transformers
 
     own = MODELS[model.architecture].own_class

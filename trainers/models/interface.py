@@ -25,8 +25,8 @@ class Past:
     source: Any = None
 
     def trim(self) -> None:
-        """Drop the columns after the longest row. They contain only padding, and T5 counts distances over
-        columns.
+        """Drop the columns of the cache after the end of the longest row. They contain only padding, but T5
+        would count them in its distances.
         """
         columns = int(self.seen.any(0).sum())
         own = self.cache if self.source is None else self.cache.self_attention_cache
@@ -261,8 +261,8 @@ def encode_once(inputs: Inputs, encode: Callable[[], Any]) -> Any:
 
 
 def special_ids(specials: dict[str, int]) -> dict[str, int | None]:
-    """Return the ids of `<bos>`, `<eos>` and `<pad>`, named as in configurations of `transformers`, or None
-    for a token that the tokenizer lacks.
+    """Return the ids of `<bos>`, `<eos>` and `<pad>`, keyed by their names in `transformers` configurations,
+    with None for a token that the tokenizer lacks.
 
     In many models, the embedding of the padding token is 0 and is not trained, so no other token may be
     declared as padding.

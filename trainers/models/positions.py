@@ -19,8 +19,8 @@ RELATIVE = "relative_sdpa"
 
 
 def sinusoids(positions: int, width: int) -> Any:
-    """Return fp32 [positions, width]: row p has sin(p / 10000^(2i / width)) in column 2i, and the cosine of
-    the same angle in column 2i + 1.
+    """Return the table of sinusoidal positions, fp32 [positions, width]. Row p contains sin(p / 10000^(2i /
+    width)) in column 2i, and the cosine of the same angle in column 2i + 1.
     """
     angles = torch.arange(positions, dtype=torch.float64)[:, None] / 10000 ** (
         torch.arange(0, width, 2, dtype=torch.float64) / width
@@ -29,8 +29,9 @@ def sinusoids(positions: int, width: int) -> Any:
 
 
 def fix_table(embedding: Any, first: int, table: Any, tokens: Any) -> None:
-    """Replace a position embedding's weights with `table` [positions, width], which is not trained. Position
-    0 is row `first`. Rows are cast to the type of the token embedding `tokens`.
+    """Replace the weights of a position embedding with `table` [positions, width], which is not trained. Row
+    0 of `table` becomes row `first` of the embedding; the rows outside `table` are 0. Looked-up rows are cast
+    to the dtype of the token embedding `tokens`.
     """
     weight = torch.zeros(embedding.num_embeddings, embedding.embedding_dim)
     weight[first : first + len(table)] = table
@@ -52,10 +53,10 @@ class RelativePositions(torch.nn.Module):
         torch.nn.init.normal_(self.rows.weight, std=deviation)
 
     def forward(self, queries: Any, keys: int, project: Any) -> Any:
-        """Return, as [rows, heads, queries, keys], the inner product of each query with W_K RE(clip(j - i,
-        -k, k)), where i is the position of the query and j that of the key. `queries` are [rows, heads,
-        queries, head width], and `project` applies W_K to [n, width]. The last query is at the position of
-        the last key.
+        """Return the inner products, [rows, heads, queries, keys], of each query with W_K RE(clip(j - i, -k,
+        k)), where i is the position of the query and j that of the key. `queries` are [rows, heads, queries,
+        head width]; the last query is at the position of the last key. `project` applies W_K and, if there is
+        one, its bias to [n, width]; the bias is subtracted again.
         """
         heads, width = queries.shape[1], queries.shape[3]
         numbers = torch.arange(2 * self.distance + 1, device=queries.device)
@@ -70,7 +71,7 @@ class RelativePositions(torch.nn.Module):
 
 
 def _keys(module: Any, rows: Any) -> Any:
-    """Apply W_K of an attention layer, which GPT-2, BERT and BART name differently, to `rows`."""
+    """Apply W_K of an attention layer to `rows`. GPT-2, BERT and BART name it differently."""
     if hasattr(module, "c_attn"):
         return module.c_attn(rows).split(module.split_size, dim=-1)[1]
     return module.key(rows) if hasattr(module, "key") else module.k_proj(rows)

@@ -74,9 +74,7 @@ class Denoising(PairObjective):
         return PromptFormat(names=(MASK,), gap=gap, closed=True, answer=replace_text)
 
     def check(self) -> None:
-        """Raise ValueError if a field has a value that is not allowed, if there is no noise, or if the
-        options are incompatible.
-        """
+        """Raise ValueError if a field is out of range, if all noises are off, or if options are incompatible."""
         for name in ("infilling", "masking", "deletion"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, allowed 0 (none) or more and below 1")
@@ -91,9 +89,10 @@ class Denoising(PairObjective):
         self.check_prefix()
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the number of positions that a document of `tokens` tokens takes with its two marks. In a
-        decoder-only model, the noisy and the original text share the row, so the tokens count twice. No room
-        is reserved for noise, which may lengthen a document only into positions that are free.
+        """Return the number of positions that a document of `tokens` tokens and its two marks take. In a
+        decoder-only model, the noisy and the original text share a row, so the tokens count twice. No
+        positions are reserved for masks that noise inserts: a document grows only where its row has free
+        positions.
         """
         return tokens + 2 if family == "encoder_decoder" else 2 * tokens + 2
 
@@ -178,14 +177,14 @@ def infill_spans(
     rows: np.ndarray,
     free: np.ndarray,
 ) -> Ragged:
-    """Return the text with random spans of each document replaced with one `mask` each. The spans contain a
-    share `share` of the document's tokens, and their lengths follow a Poisson distribution with mean
-    `mean_span`.
+    """Return the text with random spans of each document replaced with one `mask` each. The spans together
+    contain a share `share` of the document's tokens. Their lengths are drawn from a Poisson distribution with
+    mean `mean_span`; a span of length 0 inserts a mask.
 
-    `rows` [documents] is the row of each document. `offsets` are those of the original documents, from which
-    earlier noises may have removed tokens. Together the documents of row r become at most `free[r]` tokens
-    longer than the originals. `lengths`, float64 [original tokens], and `places`, float64 [2 * original
-    tokens], are uniform numbers that determine the lengths and the positions of the spans.
+    `offsets` [documents + 1] are those of the original documents, before other noise removed tokens, and
+    `rows` [documents] is the row of each document. Together, the documents of row r become at most `free[r]`
+    tokens longer than the originals. `lengths`, float64 [original tokens], and `places`, float64 [2 *
+    original tokens], are uniform numbers that determine the lengths and the positions of the spans.
     """
     weights = np.exp(
         [
@@ -204,7 +203,9 @@ def infill_spans(
 
 
 def _first(drawn: np.ndarray, original: Ragged, text: Ragged) -> np.ndarray:
-    """Return one uniform number for each token of `text`. `drawn` has one for each token of `original`."""
+    """Return a uniform number for each token of `text`. A document takes the first of its numbers in `drawn`,
+    which holds one for each token of `original`.
+    """
     if len(text.tokens) == len(original.tokens):
         return drawn
     shift = np.repeat(original.offsets[:-1] - text.offsets[:-1], text.sizes)
@@ -252,8 +253,8 @@ def _infill(
     filled: np.ndarray,
     filled_offsets: np.ndarray,
 ) -> None:
-    """Copy each document to `filled`, with spans replaced with masks. The places of the spans are chosen by
-    selection sampling (Knuth, The Art of Computer Programming 2, 3.4.2, algorithm S).
+    """Copy each document to `filled`, with one mask in place of each span. The positions of the spans are
+    chosen by selection sampling (Knuth, The Art of Computer Programming 2, 3.4.2, algorithm S).
     """
     written = 0
     for document in range(len(offsets) - 1):

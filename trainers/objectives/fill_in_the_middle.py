@@ -63,15 +63,15 @@ class FillInTheMiddle(PairObjective):
 
     @property
     def _reserved(self) -> int:
-        """The number of positions that packing reserves in each document for cutting: enough for the marks of
-        a cut document, and for the mean growth of all documents, cut or not.
+        """The number of positions that packing reserves for cutting in each document: the mean number of
+        tokens that cutting adds to a document, cut or not, but no fewer than the marks of a cut document.
         """
         return max(len(_MARKS), math.ceil(self.rate * (len(_MARKS) + _MEAN_GROWTH)))
 
     @property
     def spare(self) -> int:
         """The number of positions of a row that packing leaves free, so that even a document alone in its row
-        can grow by `character_cuts.GROWTH` tokens besides its marks.
+        can grow by `character_cuts.GROWTH` tokens in addition to its marks.
         """
         return GROWTH - (self._reserved - len(_MARKS))
 
@@ -87,9 +87,9 @@ class FillInTheMiddle(PairObjective):
         return self.move_middle(replace(documents, content=content), order, cuts, context)
 
     def move_middle(self, documents: Documents, order: np.ndarray, cuts: np.ndarray, context: Context) -> Pairs:
-        """Return every document as a target: document i is unchanged where `order[i]` is 0, in the order PSM
-        where it is 1, and in the order SPM where it is 2. The middle of document i is its tokens from
-        `cuts[i, 0]` up to, but not including, `cuts[i, 1]`.
+        """Return pairs with an empty input and a document as the target: document i unchanged if `order[i]`
+        is 0, in the order PSM if it is 1, and in the order SPM if it is 2. The middle of document i is its
+        tokens from `cuts[i, 0]` up to, but not including, `cuts[i, 1]`.
         """
         content, whole = documents.content, order == 0
         more = np.where(whole, documents.following >= 0, len(_MARKS) + 1)

@@ -141,7 +141,9 @@ class ObjectiveMixture(TrainingObjective):
         return {name: weight for part in self.parts for name, weight in part.objective.losses.items()}
 
     def check(self) -> None:
-        """Raise ValueError if there are no parts, or if no family of models can be trained by all parts."""
+        """Raise ValueError if there are no parts, or if no family of models suits the objectives of all
+        parts.
+        """
         if not self.parts:
             raise ValueError("parts: got none, allowed one or more")
         if not self.families:
@@ -149,8 +151,8 @@ class ObjectiveMixture(TrainingObjective):
             raise ValueError(f"parts: no family of models can be trained by all of {kinds}; leave some of them out")
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of stream tokens that fit in a row of every part. Raises ConfigError if this
-        number or the family of models does not suit a part.
+        """Return the number of stream tokens in a row, small enough for every part. Raises ConfigError if a
+        part cannot use this number or the family of models.
         """
         room = self.room(sequence_length, family)
         length = sequence_length if room is None else room.length

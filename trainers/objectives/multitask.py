@@ -38,7 +38,7 @@ class Multitask(Corruption):
 
     @property
     def prompt_format(self) -> PromptFormat:
-        """The format of prompts. The model reads a plain text as the source of a pair and writes its target."""
+        """The format of prompts: a plain text is the source of a pair, and the model writes the target."""
         return replace(super().prompt_format, gap=None, plain_text=True)
 
     def rendered(self, tokens: int, family: str) -> int:

@@ -51,8 +51,8 @@ class PrefixLM(PairObjective):
         self.check_prefix()
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return an upper bound on a document's positions: its tokens and the `<eos>` of an encoder's input
-        or the `<bos>` of a decoder.
+        """Return an upper bound on the number of positions that a document of `tokens` tokens takes. The
+        additional position is for the `<eos>` of an encoder's input or the `<bos>` of a decoder.
         """
         return tokens + 1
 
@@ -66,7 +66,9 @@ class PrefixLM(PairObjective):
         return self.split(documents, sizes - np.minimum(np.maximum(wanted, 1), sizes - 1), context)
 
     def split(self, documents: Documents, places: np.ndarray, context: Context) -> Pairs:
-        """Return the pairs that result when document i is split before its token with index `places[i]`."""
+        """Return the pairs that result when document i is split before its token with index `places[i]`. A
+        document of one token becomes an input with an empty target.
+        """
         content = documents.content
         many = content.sizes > 1
         places = np.where(many, places, content.sizes)

@@ -52,12 +52,12 @@ class SpanBoundary(Masking):
 
 
 def outside_columns(group: np.ndarray, segments: np.ndarray, places: int) -> np.ndarray:
-    """Return the columns before and after the span of each chosen token, int64 [rows, length, 2], -1 for
-    other tokens.
+    """Return, for each chosen token, the columns just before and just after its span: int64 [rows, length,
+    2], -1 for other tokens.
 
-    `group`, int64 [rows, length], is the first column of a token's span, -1 where no token is chosen. A token
-    also gets -1 if one of the two columns is not in its segment, or if `places` or more tokens of its span
-    precede it.
+    `group`, int64 [rows, length], is the first column of a token's span, -1 where no token is chosen. A
+    chosen token also gets -1 if one of the two columns is not in its segment, or if `places` or more tokens
+    of its span precede it.
     """
     length = group.shape[1]
     columns = np.arange(length)

@@ -98,8 +98,8 @@ class Corruption(PairObjective):
         return both + 2 if family == "decoder" else max(given, asked) + 1
 
     def _check_sentinels(self, tokens: int, sentinels: int) -> None:
-        """Raise ConfigError if a document of `tokens` tokens needs more sentinels than there are. If tokens
-        are chosen one by one, this compares the expected number of runs of noise.
+        """Raise ConfigError if a document of `tokens` tokens needs more than `sentinels` sentinels. With
+        `noise: tokens`, the expected number of runs decides.
         """
         if self.style != "replace":
             return
@@ -131,8 +131,8 @@ class Corruption(PairObjective):
         return self.corrupt(documents, noise_spans(offsets, drawn, self.rate, self.mean_span), context)
 
     def corrupt(self, documents: Documents, noise: np.ndarray, context: Context) -> Pairs:
-        """Return the inputs and targets of `documents`, whose noise tokens are marked by `noise`, bool
-        [tokens of all documents]. Not for the style `deshuffle`.
+        """Return the inputs and targets of `documents`. `noise`, bool [tokens of all documents], marks the
+        noise tokens. The style must not be `deshuffle`.
         """
         content, eos = documents.content, context.special("<eos>")
         if self.style in ("mass", "bert"):

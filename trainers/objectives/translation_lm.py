@@ -49,7 +49,9 @@ class TranslationLM(Masking):
 
     @property
     def frame(self) -> Frame:
-        """No marks: a pair also has a mark between its two sides, so this objective writes all marks itself."""
+        """An empty frame: the objective writes all marks itself, including the one between the two sides of a
+        pair.
+        """
         return Frame(None, None)
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room:

@@ -114,12 +114,12 @@ def gpt2_xl() -> Pretraining:
 def _gpt3(
     name: str, layers: int, width: int, heads: int, batch: int, rate: float, stage: Literal[1, 2, 3] = 1
 ) -> Pretraining:
-    """Return the recipe of a model of Brown et al., 2020, table 2.1, in batches of `batch` sequences of 2,048
-    tokens.
+    """Return the recipe of a model in table 2.1 of Brown et al., 2020, trained in batches of `batch`
+    sequences of 2,048 tokens.
 
-    Warm-up takes 375 M tokens. The cosine falls to a tenth over all 300 B tokens, in the paper over 260 B
-    (appendix B). All attention layers are dense; in the paper, every second one has locally banded sparse
-    attention. The batch size is constant; the paper's grows.
+    Warm-up takes 375 M tokens. The learning rate falls along a cosine to a tenth over all 300 B tokens; in
+    the paper, over 260 B (appendix B). All attention layers are dense; in the paper, every second one has
+    locally banded sparse attention. The batch size is constant; in the paper, it grows.
     """
     model = _larger(name, layers, width, heads, rate)
     return replace(

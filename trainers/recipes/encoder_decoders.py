@@ -59,7 +59,7 @@ def t5_large() -> Pretraining:
 
 def t5_3b() -> Pretraining:
     """T5-3B, 2,851,598,336 parameters: `t5_large` with 32 heads of width 128, an inner size of 16,384 and
-    ZeRO 2.
+    ZeRO stage 2.
     """
     return _t5("t5_3b", t5_large(), 2, heads=32, head_width=128, feed_forward=16384)
 
@@ -199,13 +199,13 @@ def tiny_t5_v1_1() -> Pretraining:
 
 
 def tiny_t5_shared() -> Pretraining:
-    """The encoder-decoder of the T5 paper whose two stacks share one set of weights, in toy size."""
+    """A T5 of toy size whose encoder and decoder share one set of weights, a variant from the T5 paper."""
     base = tiny_t5()
     return replace(base, name="tiny_t5_shared", model=replace(base.model, tied_stacks=True))
 
 
 def tiny_bart() -> Pretraining:
-    """A BART of toy size that learns within a minute on a CPU, with text infilling and permuted sentences."""
+    """A BART of toy size that learns text infilling and sentence permutation within a minute on a CPU."""
     base = tiny_t5()
     return replace(
         base,

@@ -94,7 +94,7 @@ def byte_offsets(document: str) -> np.ndarray:
 def find_dates_and_names(
     text: pa.LargeStringArray, types: Collection[SpanType], sentences: tuple[np.ndarray, np.ndarray]
 ) -> FoundSpans:
-    """Return the spans of the given types in each document. `sentences` is the result of
+    """Return the dates and names in each document, limited to the given types. `sentences` is the result of
     `segment.sentence_starts`.
     """
     start_offsets, starts = sentences
@@ -110,8 +110,8 @@ def find_dates_and_names(
 
 
 def _spans_of(text: str, sentences: list[int]) -> list[tuple[int, int, int]]:
-    """Return (start, end, index of its type) of every span in a document, in characters. `sentences` lists
-    the starts of its sentences.
+    """Return (start, end, index in SPAN_TYPES) of every date and name in a document, in order. Positions,
+    including those of `sentences`, the starts of its sentences, count characters.
     """
     dates = [match.span() for match in _DATE.finditer(text)]
     gaps = zip([0, *(end for _, end in dates)], [*(begin for begin, _ in dates), len(text)], strict=True)
@@ -135,8 +135,8 @@ def _spans_of(text: str, sentences: list[int]) -> list[tuple[int, int, int]]:
 
 
 def _begins(text: str, start: int, sentences: list[int]) -> bool:
-    """Return whether the word at `start` begins a sentence or a line, or follows a quotation mark or a colon.
-    Other characters that are neither letters nor digits may come between.
+    """Return whether the word at `start` begins a sentence or a line, or follows a quotation mark or a colon,
+    ignoring any other characters before it that are neither letters nor digits.
     """
     before = start
     while before > 0 and not text[before - 1].isalnum():

@@ -20,5 +20,7 @@ def load_eight(data: np.ndarray, i: int) -> np.uint64:
 
 @kernel(inline="always")
 def count_before_first(flags: np.uint64) -> int:
-    """Return how many of the eight bytes in `flags`, each 0 or 1, come before the first 1; 8 if none is 1."""
+    """Return how many of the eight bytes in `flags`, each 0 or 1, come before the first 1, counting from the
+    lowest byte; 8 if none is 1.
+    """
     return np.int64((((flags - np.uint64(1)) & ~flags & _ONES) * _ONES) >> np.uint64(56))

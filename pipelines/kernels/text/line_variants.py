@@ -37,9 +37,9 @@ class SplitLines(NamedTuple):
 
 
 def find_stripped_lines(data: np.ndarray, classes: np.ndarray, lines: Spans) -> tuple[StrippedLines, StrippedLines]:
-    """Return two sets of lines of a block, given its `lines` between line feeds (`segment.find_lines`). The
-    first set is split at line breaks of any kind. The second has, undivided, the `lines` that contain a break
-    other than a line feed.
+    """Return two sets of lines of a block: all its lines, split at line breaks of any kind; and, left whole,
+    those of `lines` that contain a break other than a line feed. `lines` are the lines between line feeds
+    (`segment.find_lines`).
     """
     most = len(data) // 2 + len(lines.offsets)
     rows = [
@@ -54,7 +54,9 @@ def find_stripped_lines(data: np.ndarray, classes: np.ndarray, lines: Spans) -> 
 
 
 def split_lines(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> SplitLines:
-    """Split a block of documents at line feeds. An empty document has no lines and no paragraphs."""
+    """Return the lines and paragraphs of a block of documents, split at line feeds, and the counts of
+    `SplitLines`. An empty document has no lines and no paragraphs.
+    """
     lines, paragraphs = (
         Spans(np.empty(most, np.int32), np.empty(most, np.int32), np.zeros(len(offsets), np.int64))
         for most in (len(data) // 2 + 2 * len(offsets), len(data) // 3 + 2 * len(offsets))
@@ -71,8 +73,8 @@ def split_lines(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> S
 def find_breaks(
     data: np.ndarray, ends: np.ndarray, limits: np.ndarray, by_feeds: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the first line break at or after ends[k], the end of line k. Return the starts and the ends of the
-    breaks, int64 [lines] each; both are limits[k] for a line without a break before limits[k].
+    """For each line k, find the first line break at or after its end, ends[k], and before limits[k]. Return
+    the starts and the ends of these breaks, int64 [lines] each; both are limits[k] if there is none.
 
     With `by_feeds`, only line feeds are breaks; otherwise every break of str.splitlines is one.
     """
@@ -83,8 +85,8 @@ def find_breaks(
 
 @kernel()
 def _break(data: np.ndarray, i: int, end: int) -> int:
-    """Return the number of bytes of the line break at i, as str.splitlines defines line breaks but without
-    line feeds, or 0 if there is none.
+    """Return the size in bytes of the line break at i, or 0 if there is none. Line breaks are those of
+    str.splitlines except line feeds.
     """
     byte = data[i]
     if byte < 0x20:

@@ -26,8 +26,8 @@ _GROWTH = 3  # a Hangul syllable of 3 bytes becomes three letters of 3 bytes; no
 
 
 def fineweb_form(text: str) -> str:
-    """Return the normal form of one text. This function is the definition; `fineweb_forms` gives the same
-    result for a column.
+    """Return the normal form of one text. This function defines the form; `fineweb_forms` computes the same
+    for a column.
     """
     text = _NUMBER.sub("0", text.lower())
     text = "".join(" " if unicodedata.category(c)[0] in _SPACED else c for c in text)
@@ -52,8 +52,8 @@ def fineweb_forms(texts: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
 
 
 def _mend(data: np.ndarray, offsets: np.ndarray, out: np.ndarray, ends: np.ndarray, special: np.ndarray) -> np.ndarray:
-    """Return the bytes of a block in normal form, including the `special` documents, which the kernel left
-    out. Correct `ends` in place.
+    """Return the normal forms of a block's documents as bytes: those in `out` and, computed here, those of
+    the `special` documents, which the kernel left out. Correct `ends` in place.
     """
     pieces, sizes = [], np.diff(ends)
     for row in range(len(special)):
@@ -69,7 +69,8 @@ def _mend(data: np.ndarray, offsets: np.ndarray, out: np.ndarray, ends: np.ndarr
 
 @functools.cache
 def _forms() -> tuple[np.ndarray, np.ndarray]:
-    """Return (an entry for every code point, int32 [0x110000]; UTF-8 bytes, uint8).
+    """Return the table of normal forms: an entry for every code point, int32 [0x110000], and the UTF-8 bytes
+    to which entries refer, uint8.
 
     An entry is _SAME for a character that does not change, _DIGIT for a decimal digit, and _REORDERED for a
     character whose normal form contains a combining mark, because normalisation may move such a mark past

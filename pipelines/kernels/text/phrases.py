@@ -62,8 +62,8 @@ def find_phrases(offsets: np.ndarray, data: np.ndarray) -> Hits:
 
 @kernel()
 def _candidates(data: np.ndarray) -> np.ndarray:
-    """Return 1 at each byte that may be an opening brace, an opening bracket or an anchor, else 0, uint8
-    [bytes]. LLVM vectorises the loop because it has no branches.
+    """Return uint8 [bytes]: 1 at each byte that may be an opening brace, an opening bracket or an anchor of
+    `_PHRASES`, else 0. LLVM vectorises the loop because it has no branches.
     """
     out = np.ones(len(data), np.uint8)
     n = max(len(data) - 2, 0)

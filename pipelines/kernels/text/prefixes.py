@@ -16,9 +16,9 @@ Texts = tuple[np.ndarray, np.ndarray, np.ndarray]
 def cut_prefixes(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, most: int, least: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cut texts to prefixes of at most `most` bytes, without cutting a character. Text n is
-    data[starts[n]:ends[n]]. Return the ends of the prefixes, int64 [texts], and whether at least `least`
-    bytes of each prefix are not ASCII white space, bool [texts].
+    """Cut texts to prefixes of at most `most` bytes, without splitting a character. Text n is
+    data[starts[n]:ends[n]]. Return the ends of the prefixes, int64 [texts], and whether each prefix has at
+    least `least` bytes that are not ASCII white space, bool [texts].
     """
     cuts, filled = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.bool_)
     for text in range(len(starts)):
@@ -51,7 +51,7 @@ def count_characters(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> 
 
 @kernel()
 def _in_capitals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return whether more than nine tenths of the letters of each text are capitals, bool [texts]."""
+    """Return, for each text, whether more than nine tenths of its letters are capitals, bool [texts]."""
     capitals = np.zeros(len(starts), np.bool_)
     for text in range(len(starts)):
         i, upper, other, size_of_text = starts[text], 0, 0, ends[text] - starts[text]

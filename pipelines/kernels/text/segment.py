@@ -95,10 +95,10 @@ def segment(offsets: np.ndarray, data: np.ndarray) -> Segments:
 
 
 def sentence_starts(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the starts of sentences: (offsets int64 [n + 1], starts int64 [sentences]).
+    """Return where sentences start: (offsets int64 [documents + 1], starts int64 [sentences]).
 
-    The sentences of document d start at starts[offsets[d]:offsets[d + 1]]: byte offsets within the document,
-    ascending; the first is 0.
+    The sentences of document d start at starts[offsets[d]:offsets[d + 1]]. These are byte offsets within the
+    document, ascending from 0.
     """
     offsets, data = text_buffers(text)
     starts = [np.zeros(0, np.int64)]
@@ -127,8 +127,8 @@ def find_sentences(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -
 
 
 def count_sentences(starts: np.ndarray, ends: np.ndarray, data: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Count the sentences in each of the disjoint spans of a block, as if the span were a document, int64
-    [spans].
+    """Return the number of sentences in each of a block's spans, which must be disjoint, int64 [spans]. Each
+    span is treated as a whole document.
     """
     begins, stops = starts.astype(np.int64), ends.astype(np.int64)
     begins.flags.writeable = stops.flags.writeable = False

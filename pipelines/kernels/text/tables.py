@@ -72,7 +72,9 @@ def _assigned_characters() -> str:
 
 
 def _matching(pattern: str) -> np.ndarray:
-    """Return for each assigned code point whether it matches a pattern for one character, bool."""
+    """Return, for each assigned code point, whether it matches `pattern`, a regular expression for one
+    character.
+    """
     found = np.zeros(len(ASSIGNED), bool)
     for match in re.finditer(f"{pattern}+", _assigned_characters()):
         found[match.start() : match.end()] = True
@@ -130,8 +132,8 @@ def _ends_in_final_sigma(before: str) -> np.ndarray:
 
 
 def _continuing_characters() -> np.ndarray:
-    """Return for each assigned code point whether it is a joiner or the mark of a letter. Variation selectors
-    and enclosing marks (Me) do not count.
+    """Return, for each assigned code point, whether it is a zero-width (non-)joiner or a mark of category Mn
+    or Mc other than a variation selector.
     """
     category = np.array(list(map(unicodedata.category, _assigned_characters())))
     selectors = _matching("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
@@ -148,10 +150,11 @@ def unit_kinds() -> np.ndarray:
 
 @functools.cache
 def lower_case() -> tuple[np.ndarray, np.ndarray]:
-    """Return (lower-case code point int32 [0x110000], bits uint8 [0x110000]) of every code point.
+    """Return, for every code point, its lower case, int32 [0x110000], and its bits (IN_WORD, IN_TOKEN and
+    those after them), uint8 [0x110000].
 
-    İ (U+0130) is the only character that becomes two; the table holds the first of them. The lower case of
-    the capital sigma depends on its neighbours; the table holds the form inside words.
+    İ (U+0130) is the only character whose lower case is two characters; the table holds the first. The lower
+    case of the capital sigma depends on its neighbours; the table holds the form inside words.
     """
     text = _assigned_characters().replace(chr(DOTTED_I), "I").lower()
     lower = np.arange(CODE_POINTS, dtype=np.int32)

@@ -11,8 +11,9 @@ Unit = Literal["line", "paragraph", "sentence"]
 def text_units(
     offsets: "np.ndarray", data: "np.ndarray", unit: Unit
 ) -> tuple["np.ndarray", "np.ndarray", "np.ndarray"]:
-    """Return (document, start, end), int64 [units] each, of every unit in order: the index of its document,
-    and its positions in `data`. A sentence includes the white space after it.
+    """Return the document, start and end of every line, paragraph or sentence (`unit`), in order, int64
+    [units] each: the index of the document, and positions in `data`. A sentence includes the white space
+    after it.
     """
     import numpy as np
 

@@ -24,10 +24,10 @@ def find_kinds(data: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 def ngram_sizes(kinds: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Convert each number of words in `sizes` to units, for each document, int32 [documents, sizes]: multiply
-    by the document's mean number of units per word, and round.
+    """Convert n-gram `sizes` in words to sizes in units, for each document, int32 [documents, sizes]:
+    multiply by the document's mean number of units per word, and round.
 
-    Document d has the units offsets[d] to offsets[d + 1] - 1, whose kinds are as in `find_kinds`.
+    Document d has the units offsets[d] to offsets[d + 1] - 1. `kinds` is the result of `find_kinds`.
     """
     units = np.diff(offsets)
     words = np.zeros(len(units))

@@ -53,8 +53,8 @@ def _trailing_zeros(typing: Any, value: Any) -> Any:
 
 @kernel()
 def _joiner(data: np.ndarray, classes: np.ndarray, begin: int, i: int, end: int) -> int:
-    """Return the length in bytes of an apostrophe, full stop or comma at i that continues a word or number,
-    or 0.
+    """Return the size in bytes of the apostrophe, full stop or comma at i if it continues a word or number,
+    else 0.
     """
     size = 1
     if data[i] == 0xE2 and i + 2 < end and data[i + 1] == 0x80 and data[i + 2] == 0x99:
@@ -145,8 +145,8 @@ def _clear_outer_joiners(data: np.ndarray, begin: int, end: int, insides: np.nda
 
 @kernel()
 def _edges(begin: int, end: int, insides: np.ndarray, room: int, edges: np.ndarray, edge: int) -> int:
-    """Write the positions where runs of ones in insides[begin:end] begin and end, handling 64 bytes at a
-    time. Return the number of edges so far.
+    """Append to `edges`, which already holds `edge` positions, where each run of ones in insides[begin:end]
+    begins and ends. Return the new number of positions. Handle 64 bytes at a time.
     """
     carry = np.uint64(0)
     for at in range(begin, end, 64):
@@ -171,8 +171,8 @@ def _edges(begin: int, end: int, insides: np.ndarray, room: int, edges: np.ndarr
 def _find_words_anywhere(
     data: np.ndarray, classes: np.ndarray, begin: int, end: int, room: int, edges: np.ndarray, edge: int
 ) -> int:
-    """Write the edges of the words of a document that may have any characters. Return the number of edges so
-    far.
+    """Append the edges of the words of a document, which may contain any characters. Return the new number of
+    edges.
     """
     begun = ended = edge >> 1
     i, inside, alone = begin, 0, 0

@@ -79,9 +79,10 @@ class FileGroup:
 
 def group_files(directory: Path) -> tuple[list[FileGroup], Counter[str]]:
     """Return the groups of files below a directory, and the number of files that no format reads, by suffix.
-    Files of one format form one group, and archives with files of that format another.
+    Files of one format form one group, archives with files of that format another, and bare git repositories
+    a third. A repository counts as one file.
 
-    Hidden files and directories are skipped. A bare git repository counts as one file.
+    Hidden files and directories are skipped.
     """
     found: dict[tuple[str, bool], list[tuple[Path, str, int]]] = {}
     unknown: Counter[str] = Counter()
@@ -131,8 +132,8 @@ def _walk(directory: Path, repositories: list[Path]) -> Iterator[Path]:
 
 
 def _suffix(path: Path | PurePosixPath) -> str:
-    """Return the suffix of a file including that of its compression, such as `.jsonl.gz`. For the posts of a
-    Stack Exchange dump, return the end of the file name, such as `Posts.xml`.
+    """Return the suffix of a file, including the suffix of its compression: `.jsonl.gz`. For the posts of a
+    Stack Exchange dump, return the end of the file name: `Posts.xml`.
     """
     if posts := re.search(r"Posts\.xml(\.\w+)?$", path.name):
         return posts[0]

@@ -95,8 +95,8 @@ def write_starter(
 
 
 def starter_text(sources: Sequence[StarterSource], name: str, file: Path, samples: Mapping[str, StarterSample]) -> str:
-    """Return the text of a corpus file with these sources. `samples` holds the samples by source name; a
-    source need not have one. `file` is only mentioned in comments.
+    """Return the text of a corpus file with these sources. `samples` maps names of sources to their samples;
+    a source need not have one. `file` is only mentioned in comments.
     """
     prose = [source.name for source in sources if source.group.kind not in ("code", "git")]
     size = sum(source.group.bytes for source in sources)
@@ -148,8 +148,9 @@ def sample_line(sample: StarterSample) -> str:
 
 
 def rule_lines(name: str, sample: StarterSample) -> list[str]:
-    """Return one line per rule set with the share of the sampled documents that the set would drop, and a
-    last line with the share for all sets together. Each line begins with the source's `name`.
+    """Return one line per rule set with the share of the sampled documents that the set and its strictest
+    rules would drop, and a last line with the share for all sets together; no lines if no sets were applied.
+    Each line begins with the source's `name`.
     """
     lines = []
     for whole, *rules in (sample.dropped or {}).values():

@@ -123,15 +123,15 @@ def _grants(plain: str) -> Iterator[tuple[str, int, int]]:
 
 
 def together(licences: list[str]) -> str | None:
-    """Return the licences as one SPDX expression, or None if there are none. They are joined with AND, the
-    strict reading.
+    """Return the SPDX expression that joins the licences with AND, as if all of them applied, or None if
+    there are none.
     """
     return " AND ".join(dict.fromkeys(licences)) or None
 
 
 def _variant(name: str, plain: str) -> str:
-    """Return the SPDX identifier of a licence of the family `name` (MIT, BSD, ISC, ...), whose text from the
-    grant on is `plain`.
+    """Return the SPDX identifier of a licence of the family `name` (MIT, BSD, ISC, ...), or `unknown`.
+    `plain` is its text, beginning with the grant.
     """
     if name == "MIT":
         if "shall be used for good not evil" in plain:

@@ -35,8 +35,8 @@ _GENERATED_HEAD = re.compile(
 
 
 def is_generated(path: str, text: str) -> bool:
-    """Return whether a file was written by a program, judging by its name, its first 40 lines or, in
-    JavaScript and CSS, lines of more than 110 characters on average.
+    """Return whether a file was written by a program, judging by its name, by a remark in its first 40 lines
+    or, in JavaScript and CSS, by an average of more than 110 characters per line.
     """
     name = PurePosixPath(path.rpartition("!")[2]).name.lower()
     if _GENERATED_NAME.fullmatch(name):

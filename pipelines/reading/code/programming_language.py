@@ -57,8 +57,9 @@ _TYPESCRIPT_XML = re.compile(r"\s*(?:<\?xml|<!DOCTYPE TS)")
 
 
 def language_of(path: str, text: str) -> str | None:
-    """Return the language of a file, or None if it is not recognised. The text decides for suffixes that
-    languages share: `.h`, `.m`, `.pl` and `.ts`.
+    """Return the programming language of a file, or None if it is not recognised. The name decides, except
+    where languages share a suffix (`.h`, `.m`, `.pl` and `.ts`), which the text decides, and where the name
+    says nothing, which a `#!` line decides.
     """
     name = PurePosixPath(path.rpartition("!")[2]).name.lower()
     if name in _BY_NAME:

@@ -33,7 +33,8 @@ class RepositoryLicences:
     _in_it: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, file: SourceFile, path: str) -> dict[str, str]:
-        """Return SPDX expressions by directory for the entry `path` of `file`; none if no licence applies.
+        """Return the SPDX expressions of the licences around the entry `path` of `file`, keyed by directory;
+        empty if there are none.
 
         For a member of an archive or git repository, the keys are the directories in it that have a licence
         file, as `directory_of` writes them; the archive is read an extra time to find them. For any other

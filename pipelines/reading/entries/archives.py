@@ -54,8 +54,8 @@ class Entry:
     shared: Any = None
 
     def read(self, most: int) -> bytes | None:
-        """Return all bytes of the stream, or None if there are more than `most`; the rest is then left
-        unread.
+        """Return all bytes of the stream, or None if there are more than `most`. In that case the rest is not
+        read.
         """
         held = bytearray()
         for chunk in self.chunks:
@@ -66,8 +66,8 @@ class Entry:
 
 
 def open_entries(file: SourceFile, source: Source) -> Iterator[Entry]:
-    """Yield the entries of a file, in order. The stream of an entry is valid only until the next entry is
-    requested.
+    """Yield the entries of a file, in order: the members of an archive, the files of a git commit, or the
+    file itself. The stream of an entry is valid only until the next entry is requested.
 
     Members that `source.members`, if set, does not match are skipped. An archive that is itself a file of the
     source's format, such as an EPUB, is one entry. A member that cannot be read at all is an entry whose

@@ -32,8 +32,8 @@ _SUFFIXES = {
 
 
 def decoded_bound(size: int, limit: int) -> int:
-    """Return how many bytes a file of `size` bytes may decode to: 1 GiB or, if that is more,
-    1,000 times `size`, but never more than `limit`.
+    """Return how many bytes a file of `size` bytes may decode to: 1 GiB or 1,000 times `size`, the larger of
+    the two, but never more than `limit`.
     """
     return min(limit, max(_FREE_BYTES, _EXPANSION_RATIO * size))
 
@@ -45,8 +45,8 @@ class DecodeBudget:
         self._left = limit
 
     def bound(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the same chunks, charged to the budget. Raises BrokenInput("decoded_limit") when they exceed
-        it.
+        """Yield the bytes of `chunks` and charge them to the budget. When they exceed it, yield those that
+        fit and raise BrokenInput("decoded_limit").
         """
         for chunk in chunks:
             if len(chunk) > self._left:
@@ -72,8 +72,8 @@ def codec_of(head: bytes) -> str | None:
 
 
 def inflate(data: bytes | memoryview, most: int) -> bytes:
-    """Return at most the first `most` decoded bytes of raw deflate data, or fewer, without an error, if the
-    data is truncated. Raises BrokenInput("corrupt") if the data is invalid before that point.
+    """Return the first `most` decoded bytes of raw deflate data, or all of them if there are fewer. Truncated
+    data is not an error. Raises BrokenInput("corrupt") if the data is invalid before that point.
     """
     from zlib_ng import zlib_ng
 
@@ -111,8 +111,8 @@ def rechunk(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def peek(chunks: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
-    """Return at least the first `size` bytes of a stream, or all of them if it is shorter, and a stream
-    equivalent to the original.
+    """Return the head of a stream, and a stream equivalent to the original. The head is at least the first
+    `size` bytes, or all bytes up to the stream's end or damage.
     """
     held: list[bytes] = []
     total = 0

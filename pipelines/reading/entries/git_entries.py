@@ -57,8 +57,8 @@ def describe_repository(source: Source, raw: str, location: str, where: str) -> 
 
 def git_members(file: SourceFile, source: Source, is_wanted: Callable[[str], bool]) -> Iterator[GitMember]:
     """Yield the wanted files of a commit, in the order of its trees. Files that are set aside, such as
-    symbolic links and Git LFS pointers, and parts of the commit that cannot be read are members with a
-    reason. The content of a member is valid only until the next member is requested.
+    symbolic links and Git LFS pointers, and parts of the commit that cannot be read are yielded as members
+    with a `reason`. The content of a member is valid only until the next member is requested.
     """
     assert file.commit is not None
     with GitObjects(Path(file.location), len(file.commit), source.page_memory_bytes) as objects:

@@ -51,7 +51,7 @@ def _may_contain(names: list[str], segments: list[str]) -> bool:
 
 @lru_cache(maxsize=1024)
 def compile_glob(pattern: str) -> re.Pattern[str]:
-    """Return a regular expression whose full matches are the relative paths that a glob matches."""
+    """Return a regular expression that fully matches exactly the relative paths that a glob matches."""
     segments = pattern.split("/")
     parts = []
     for position, segment in enumerate(segments):

@@ -31,8 +31,8 @@ def is_licence_name(path: str) -> bool:
 
 
 def nearest(path: str, by_directory: Mapping[str, Value]) -> Value | None:
-    """Look up the directories above a file in `by_directory`, nearest first. Return the first value found, or
-    None. For a member of an archive, `a.tar!b/c`, only directories within the archive count.
+    """Return the value that `by_directory` holds for the nearest directory above a file, or None if it holds
+    none. For a member of an archive, `a.tar!b/c`, only directories within the archive count.
     """
     archive, mark, inner = path.rpartition("!")
     directory = PurePosixPath(inner).parent

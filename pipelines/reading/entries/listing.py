@@ -27,12 +27,12 @@ def list_files(source: Source) -> list[SourceFile]:
     URL of a prefix or of one file. Links to files and directories are followed. If the source sets `files`,
     the names come from that list.
 
-    In a format that reads git repositories, each directory that is a repository is one file. A format that
-    asks for licences also gets licence files that `include` does not match. The format `hf_dataset` keeps
-    only the files with the rows of the dataset.
+    In a format that reads git repositories, each repository is listed as one file. In a format that uses
+    licences, licence files are listed even if `include` does not match them. In the format `hf_dataset`, only
+    the files with the rows of the dataset are listed.
 
     Raises SourceError if the root is missing or cannot be read, an `include` pattern matches nothing, two
-    names map to the same path, or no file is left.
+    files have the same printable path, or no file is left.
     """
     where = f"source {source.name!r}"
     names, describe = _list_remote(source, where) if is_url(source.root) else _list_local(source, where)

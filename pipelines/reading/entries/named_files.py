@@ -28,8 +28,8 @@ def chosen_patterns(source: Source) -> tuple[str, ...]:
 
 
 def read_names(source: Source, where: str) -> list[str]:
-    """Return the names in a source's list of files, which may be compressed, local or behind a URL. Raises
-    SourceError if the list is missing, broken or empty, or if a name leaves the root, has a query or occurs
+    """Return the names in a source's list of files. The list may be local or at a URL, and may be compressed.
+    Raises SourceError if it is missing, broken or empty, or if a name leaves the root, has a query or occurs
     twice.
     """
     assert source.files is not None
@@ -57,8 +57,8 @@ def read_names(source: Source, where: str) -> list[str]:
 
 
 def ask_facts(source: Source, root: str, names: Sequence[str], where: str) -> dict[str, Facts]:
-    """Return the size and version of every named file below the URL `root`, by name, as the remote store
-    reports them. Raises SourceError if a file does not exist.
+    """Ask the remote store for the size and version of each named file below the URL `root`, and return them
+    by name. Raises SourceError if a file does not exist.
     """
     ask = partial(_facts, source, root, where)
     with ThreadPoolExecutor(_AT_ONCE) as pool:

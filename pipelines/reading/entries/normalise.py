@@ -181,10 +181,11 @@ def _join(texts: list[tuple[bytes, int]]) -> Normalised:
 
 
 def cut(data: bytes, limit: int) -> list[bytes]:
-    """Cut UTF-8 bytes into pieces of at most `limit` bytes. Concatenated, they give `data` again.
+    """Cut UTF-8 bytes into pieces of at most `limit` bytes, or of one code point if that is longer.
+    Concatenated, the pieces give `data` again.
 
     Each piece but the last ends after the last line feed that fits or, if there is none, after the last code
-    point that fits. A code point longer than `limit` is a piece by itself.
+    point that fits.
     """
     pieces = []
     start = 0

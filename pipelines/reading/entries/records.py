@@ -59,8 +59,8 @@ def to_json(value: Any) -> bytes:
 
 
 def composed_record(record: dict[str, Any], size: int, source: Source) -> TextRecord | Bad:
-    """Build a TextRecord from the fields of a record, using the source's `text`, which must be set. Modifies
-    `record`.
+    """Build a TextRecord whose text is composed from fields of `record` by the source's `text`, which must be
+    set. Modifies `record`.
 
     Return a Bad if there is no text, if a text field does not have the expected type, or if the text has more
     characters than `max_document_bytes`. Raises ValueError if `meta` would contain NaN or an infinity.

@@ -11,8 +11,8 @@ Record = TypeVar("Record", TextRecord | Bad, TextRecord | Bad | RawRecord)
 
 
 def check_types(records: Iterator[Record], source: Source) -> Iterator[Record | Bad]:
-    """Yield the same records, but Bad("wrong_type") for a record with a field that does not have the type of
-    its column.
+    """Yield the records, with Bad("wrong_type") in place of each record that has a field of the wrong type
+    for its column.
     """
     fields = [field for _, field in source.typed_fields()]
     if not fields:

@@ -31,11 +31,11 @@ _BUFFERS, _COMPRESSION = 2, 3
 
 
 def read_arrow(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per row of an IPC file or stream. Columns are used, and SourceError is raised, as in
-    `read_parquet`.
+    """Yield one record per row of an Arrow IPC file or stream. `read_parquet` says how columns are used and
+    when SourceError is raised.
 
-    A record batch is held in memory whole; one over 512 MiB ends the file as `large_batch`. A file whose
-    records exceed `max_decoded_bytes` in total ends as `decoded_limit`.
+    Each record batch is held in memory whole. Reading stops with the reason `large_batch` at a batch over 512
+    MiB, and with `decoded_limit` when the records exceed `max_decoded_bytes` in total.
     """
     head, chunks = peek(entry.chunks, len(_MAGIC))
     if not head.startswith((_MAGIC, _CONTINUATION)):
@@ -82,8 +82,8 @@ def _next(reader: Any, messages: "_Messages") -> pa.RecordBatch | None:
 
 
 def _view_bytes(column: pa.Array) -> int:
-    """Return the total size in bytes of the values of a view column. Values may share bytes in the file, but
-    not once they are read.
+    """Return the total size in bytes of the values of a string or binary view column, 0 for any other column.
+    Values may share bytes in the file, but not once they are read.
     """
     if column.type not in (pa.string_view(), pa.binary_view()):
         return 0
@@ -151,9 +151,7 @@ class _Messages(io.RawIOBase):
         return size
 
     def _message(self) -> bytes:
-        """Return the next message in the format of Arrow 0.15 and later, or no bytes at the end of the
-        stream.
-        """
+        """Return the next message, in the format of Arrow 0.15 and later, or b"" at the end of the stream."""
         mark = self._file.take(4)
         if not mark:
             return b""
@@ -180,8 +178,8 @@ class _Messages(io.RawIOBase):
 
 
 def _decompressed_bytes(metadata: bytes, message: int, body: bytes) -> int:
-    """Return the size in bytes of a message's buffers in memory. Each compressed buffer is preceded by its
-    decompressed size.
+    """Return the size in bytes that the buffers of a batch will have in memory, as announced before each
+    compressed buffer. Return 0 for a message that is not a batch.
     """
     kind_at, header_at = _field(metadata, message, _HEADER_TYPE), _field(metadata, message, _HEADER)
     kind = metadata[kind_at] if kind_at else 0

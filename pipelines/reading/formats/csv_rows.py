@@ -27,9 +27,9 @@ def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     `text_field` (or what `text` names) is the text and `url_field` is the URL; all other fields are strings
     in `meta`.
 
-    The delimiter is the first of comma, tab, semicolon and bar with which the first row has the field
-    `text_field`, or all fields that `text` names; for .tsv and .tab, tab is tried first. If the first row
-    itself is too long or undecodable, it is set aside and nothing else is read. Other rows set aside:
+    The delimiter is the first of comma, tab, semicolon and vertical bar with which the first row has the
+    field `text_field`, or all fields that `text` names; for .tsv and .tab, tab is tried first. If the first
+    row itself is too long or undecodable, it is set aside and nothing else is read. Other rows set aside:
 
     - `field_count`: a row with more or fewer fields than the first.
     - `bad_quotes`: a row with characters between a closing quote and the next delimiter, or with a lone carriage
@@ -40,7 +40,8 @@ def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     - `oversized`: a line longer than `max_document_bytes`; rows are never split.
     - `undecodable`: a row with bytes that are invalid in the encoding.
 
-    Raises SourceError if no delimiter gives the first row every field of the text, or if it has a name twice.
+    Raises SourceError if no delimiter gives the first row every field of the text, or if two fields have the
+    same name.
     """
     rows = _Rows(lines(entry.chunks, source.max_document_bytes), source)
     first = rows.first_line()

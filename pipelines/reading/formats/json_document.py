@@ -19,8 +19,9 @@ _REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 
 
 def read_json(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per element of the array, or one for the object. Fields, limits and reasons are as in
-    the format `jsonl`. At most about `max_document_bytes` of an element are held in memory.
+    """Yield one record per element of a JSON array, or one record for a file that is a single object. Fields,
+    limits and reasons are as in the format `jsonl`. At most about `max_document_bytes` of an element are held
+    in memory.
 
     If the JSON text does not end, the rest is set aside as `truncated`. Bytes other than white space after
     its end count as one more record, set aside as `trailing_bytes`.

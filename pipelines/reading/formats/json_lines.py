@@ -46,8 +46,8 @@ class _LongLine(LongRecord):
 
 
 def lines(chunks: Iterator[bytes], limit: int) -> Iterator[bytes | LongRecord]:
-    """Yield the lines of a stream without their line feeds. A line of more than `limit` bytes is a
-    LongRecord.
+    """Yield the lines of a stream without their line feeds, each as bytes or, if longer than `limit` bytes,
+    as a LongRecord.
     """
     chunks = rechunk(chunks)  # a one-byte line takes 50 bytes of memory
     held: list[bytes] = []  # pieces of the line that has not ended yet
@@ -96,9 +96,11 @@ def read_jsonl(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def json_records(texts: Iterator[bytes | LongRecord], source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per non-blank JSON text. A text with more than about _MOST_VALUES values is set aside
-    as `too_many_values`, because its values would take far more memory than the text, and orjson crashes when
-    an allocation fails.
+    """Yield one record per non-blank JSON text. A LongRecord is divided by `split_record` or set aside as
+    `oversized`, as `source.oversized` says.
+
+    A text with more than about _MOST_VALUES values is set aside as `too_many_values`, because its values
+    would take far more memory than the text, and orjson crashes when an allocation fails.
     """
     import orjson
 

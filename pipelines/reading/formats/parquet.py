@@ -24,13 +24,13 @@ _PAGE_BYTES = 256 << 20  # of one page, which Arrow holds up to four times; writ
 
 def read_parquet(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield one record per row. `text_field` and `url_field` are used as in jsonl, and all other columns are
-    kept as JSON in `meta`. There, a value that JSON lacks is text, such as `2021-01-02 03:04:05` for a date
-    and time; invalid UTF-8 outside nested values is escaped, and NaN and infinities are null.
+    kept as JSON in `meta`. Values that JSON lacks are written there as text (a date and time as `2021-01-02
+    03:04:05`), invalid UTF-8 outside nested values is escaped, and NaN and infinities are null.
 
     Parquet is read from its end, so a file inside an archive or compressed with gzip is set aside as
-    `not_parquet`. A file ends as `decoded_limit` if its footer announces more bytes than `decoded_bound`
-    allows, or if its records add up to more. A page is decompressed whole, so a page over 256 MiB ends the
-    file as `large_page`.
+    `not_parquet`. Reading stops with the reason `decoded_limit` if the footer announces more bytes than
+    `decoded_bound` allows, or if the records add up to more. A page is decompressed whole, so reading stops
+    with `large_page` at a page over 256 MiB.
 
     Raises SourceError if a text column is missing, if the column `text_field` is neither string nor binary,
     or if a column name occurs twice.

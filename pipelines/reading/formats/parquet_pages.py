@@ -27,8 +27,8 @@ class Pages(NamedTuple):
 
 
 def scan_pages(handle: Any, group: Any) -> Pages:
-    """Scan the page headers of a row group. `handle` is the file, open for reading, and `group` is the
-    metadata of the row group.
+    """Return the sizes of the largest pages of a row group, read from its page headers. `handle` is the file,
+    open for reading, and `group` is the metadata of the row group.
 
     A column is scanned up to the first unreadable header; Arrow gets no further either.
     """

@@ -53,8 +53,8 @@ _MARK = re.compile("\x7f([0-9]+)\x7f")
 
 
 def plain_text(wikitext: str, hidden: tuple[str, ...] = ()) -> str:
-    """Return the text of a page. `hidden` are the names of the file and category namespaces in the wiki's
-    language, in lower case.
+    """Return the plain text of a page. Links to files and categories are removed; `hidden` holds the names of
+    these namespaces in the wiki's language, in lower case.
     """
     kept: list[str] = []
 
@@ -77,8 +77,8 @@ def plain_text(wikitext: str, hidden: tuple[str, ...] = ()) -> str:
 
 
 def _replace_elements(text: str, tags: re.Pattern[str], replaced: Callable[[str], str]) -> str:
-    """Return the text with each outermost closed element replaced with `replaced(its contents)`. Elements of
-    a single tag, such as `<ref/>`, are removed.
+    """Return the text with each outermost element that `tags` matches replaced with `replaced(its contents)`.
+    Self-closing elements, such as `<ref/>`, are removed; elements without an end tag are kept.
     """
     last_end = {tag[2].lower(): tag.start() for tag in tags.finditer(text) if tag[1]}
     pieces, position = [], 0

@@ -34,8 +34,9 @@ class XmlStream:
         self._parser.EntityDeclHandler = _refuse
 
     def parse(self, chunks: Iterator[bytes]) -> Iterator[None]:
-        """Yield None after every piece of the stream. Raises BrokenInput, after a last yield, if the XML is
-        malformed, rejected or ends too early.
+        """Parse a stream, yielding None after each piece so that the caller can take what the handlers
+        collected. Raises BrokenInput, after a last yield, if the XML is malformed, rejected or ends too
+        early.
         """
         for chunk in chunks:
             for start in range(0, len(chunk), CHUNK_BYTES):

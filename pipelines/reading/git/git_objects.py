@@ -79,8 +79,9 @@ class GitObjects:
         self._place.cleanup()
 
     def read(self, name: str, kind: str, most: int) -> bytes:
-        """Return the content of an object of this kind: commit, tag, tree or blob. Raises DamagedObjectError
-        if the object is missing, damaged, of another kind or longer than `most` bytes.
+        """Return the content of the object `name`, which must be of the kind `kind`: commit, tag, tree or
+        blob. Raises DamagedObjectError if the object is missing, damaged, of another kind or longer than
+        `most` bytes.
         """
         actual, size, chunks = self.open(name)
         if actual != kind or size > most:
@@ -110,8 +111,8 @@ class GitObjects:
         return kind, size, self._checked(self._contents, name, kind, size)
 
     def sizes(self, names: Sequence[str]) -> list[int]:
-        """Return the sizes of objects in bytes, 0 for a missing one. If git fails on an object, all objects
-        asked for together with it (up to 256) count as missing.
+        """Return the size of each object in bytes, or 0 if it is missing. If git fails on an object, all
+        objects asked for together with it (up to 256) count as missing.
         """
         found: list[int] = []
         process = None
@@ -260,7 +261,9 @@ def _environment(place: Path, directory: Path) -> dict[str, str]:
 
 
 def _limit(process: int, memory: int) -> None:
-    """Set the memory limit of a git process on Linux, in place of the limit that it inherits from the task."""
+    """On Linux, limit the address space of a git process to `memory` bytes, in place of the limits that it
+    inherits from the task.
+    """
     if not hasattr(resource, "prlimit"):  # other systems than Linux
         return
     for which, size in ((resource.RLIMIT_DATA, resource.RLIM_INFINITY), (resource.RLIMIT_AS, memory)):

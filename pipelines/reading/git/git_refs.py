@@ -91,7 +91,7 @@ def _loose_ref(directory: Path, name: str) -> str | None:
 
 
 def _packed_refs(directory: Path) -> dict[str, str]:
-    """Return the ids in the file `packed-refs` by the names of their refs. Comments (`#`) and the objects
+    """Return the refs in the file `packed-refs`, as a mapping from name to id. Comments (`#`) and the objects
     that tags point to (`^`) are skipped.
     """
     path = directory / "packed-refs"

@@ -33,8 +33,8 @@ class GitFile(NamedTuple):
 
 
 def commit_of(objects: GitObjects, name: str) -> str:
-    """Return the id of the commit that the id `name` denotes: `name` itself, or the commit to which a tag
-    leads. Raises ValueError if there is no such commit.
+    """Return the id of a commit. `name` is the id of the commit itself, or of a tag that leads to it. Raises
+    ValueError if an object on the way is missing or damaged, or if `name` does not lead to a commit.
     """
     for _ in range(_TAGS):
         try:
@@ -51,8 +51,9 @@ def commit_of(objects: GitObjects, name: str) -> str:
 
 
 def files_of_commit(objects: GitObjects, commit: str) -> Iterator[GitFile]:
-    """Yield the files of a commit, in the order of its trees. If it has more than MOST_ENTRIES files and
-    directories, the last item has the kind `too_many_files`. Raises ValueError if the commit cannot be read.
+    """Yield the files of a commit, in the order in which git stores them. If it has more than MOST_ENTRIES
+    files and directories, the last item has the kind `too_many_files`. Raises ValueError if the commit cannot
+    be read.
     """
     left = MOST_ENTRIES
     stack = [iter([(_DIRECTORY, b"", _field(objects, commit, "commit", b"tree"))])]
@@ -82,8 +83,8 @@ def files_of_commit(objects: GitObjects, commit: str) -> Iterator[GitFile]:
 
 
 def _entries(tree: bytes, directory: bytes, id_bytes: int) -> Iterator[tuple[int, bytes, str]]:
-    """Return an iterator over the entries of a tree object: (file type, path, id). In the object, an entry is
-    a mode, a space, a name, a zero byte and an id, and nothing separates two entries.
+    """Return an iterator over the entries of a tree object, as (file type, path, id). Each entry is stored as
+    a mode, a space, a name, a zero byte and an id, with nothing between entries.
     """
     found = []
     at = 0

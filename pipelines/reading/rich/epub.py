@@ -19,9 +19,9 @@ _EMPTY_TAG = re.compile(rf"<(?!(?:{'|'.join(_VOID)})\b)([A-Za-z][\w:.-]*)([^<>]*
 
 def epub_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
     """Return ({"meta": ...}, text) of an EPUB, or ({"reason": ...}, "") if it is to be set aside. `label` is
-    not used. The text consists of the chapters, separated by blank lines. Headings and paragraphs are also
-    separated by blank lines; each list item and each table row is one line. The navigation document (the
-    table of contents) is left out.
+    not used. The text consists of the chapters in reading order. Blank lines separate chapters, headings and
+    paragraphs; each list item and each table row is one line. The navigation document (the table of contents)
+    is left out.
 
     `meta` gets `title`, `author`, `language`, `date`, `publisher` and `rights`, each if the book has it;
     several values of one field are joined with `; `. Reasons: `not_epub`, `encrypted` (encrypted fonts do not

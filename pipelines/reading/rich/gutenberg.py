@@ -62,9 +62,11 @@ def read_gutenberg(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     Files are UTF-8, or in the encoding that the line `Character set encoding:` names; others are set aside as
     `undecodable`. `meta` gets `title`, `author`, `translator`, `editor`, `language`, `released` and `ebook`
     (the number of the book), each if the file states it. A file without a start line is set aside as
-    `not_gutenberg`, and a book without an end line as `truncated`. A file over `max_document_bytes` is set
-    aside as `oversized`. If the source splits documents (`oversized: split`), this happens only to a file
-    over `max_file_bytes`, and a book over `max_document_bytes` is cut into several documents.
+    `not_gutenberg`, and a book without an end line as `truncated`.
+
+    A file over `max_document_bytes` is set aside as `oversized`. If the source splits documents (`oversized:
+    split`), the limit for a file is `max_file_bytes` instead, and a book over `max_document_bytes` is cut
+    into several documents.
     """
     most = source.max_document_bytes if source.oversized == "quarantine" else source.max_file_bytes
     held = entry.read(most)

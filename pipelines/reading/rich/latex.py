@@ -78,8 +78,9 @@ def _body(text: str) -> str:
 
 
 def _files(data: bytes, most: int) -> dict[str, str]:
-    """Return the LaTeX files of a paper by name, without comments. A file that is not an archive has the name
-    "". Raises BrokenInput if the archive is damaged or exceeds a limit, such as `most` bytes of LaTeX.
+    """Return the texts of a paper's LaTeX files, without comments, by file name. If `data` is not a tar, it
+    is a single file, with the name "". Raises BrokenInput if the tar is damaged, or if a limit is exceeded,
+    such as `most` bytes of LaTeX.
     """
     if data[257:262] != b"ustar":
         if len(data) > most:
@@ -117,8 +118,8 @@ def _decode(data: bytes) -> str:
 
 def _without_comments(text: str) -> str:
     r"""Remove comments, lines that held nothing but a comment, and the lines of `comment` environments. The
-    lines of verbatim environments are unchanged. Text before `\begin{comment}` on its line is kept, and text
-    after `\end{comment}` on its line is not, as in the packages comment and verbatim.
+    lines of verbatim environments are unchanged. As in the packages comment and verbatim, text before
+    `\begin{comment}` on its line is kept, and text after `\end{comment}` on its line is removed.
     """
     lines: list[str] = []
     verbatim = ""

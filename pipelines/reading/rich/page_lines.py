@@ -30,12 +30,12 @@ _PART_CHARACTERS = 40  # of the first part of a divided word
 def join_pages(pages: Sequence[str]) -> str:
     """Join the pages of a document into one text that keeps their lines.
 
-    - Running heads and page numbers are removed: lines that are the same, except for digits, among the first two or
-      last two lines of at least three pages (of both, if there are only two). A line that is a Roman numeral counts
-      as a number.
+    - Running heads and page numbers are removed: lines that recur, apart from their digits, among the first two
+      or last two non-blank lines of at least three pages (or of both pages, if there are only two). A line that
+      is a Roman numeral counts as a number.
     - A word that is hyphenated at the end of a line is rejoined on the line where it begins, if its second part
-      begins with a lower-case letter. The hyphen stays if the document has the word with a hyphen within a line, and
-      nowhere without one.
+      begins with a lower-case letter. The hyphen is kept only if the document also has the word with a hyphen
+      within a line, and never without a hyphen.
     - Ligatures become letters.
     """
     lines = _without_heads([page for page in map(_lines, pages) if page])

@@ -24,10 +24,10 @@ def pdf_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, obj
     """Return ({"meta": ...}, text) of a PDF, or ({"reason": ...}, "") if it is to be set aside. `label` is
     not used.
 
-    Reasons: `not_pdf`, `encrypted` (it needs a password), `corrupt` (the file, every page, or more than 100
-    pages cannot be loaded), `no_text_layer` (such as a scan), and `oversized`. `meta` gets `title`, `author`
-    and `created`, each if the file has it, and counts `pages`, `pages_without_text` and, if there are any,
-    `pages_unreadable`.
+    `meta` gets `title`, `author` and `created`, each if the file has it, and the numbers of `pages`,
+    `pages_without_text` and, if there are any, `pages_unreadable`. Reasons: `not_pdf`, `encrypted` (it needs
+    a password), `corrupt` (the file, every page, or more than 100 pages cannot be loaded), `no_text_layer`
+    (as in a scan), and `oversized`.
     """
     import pypdfium2
 

@@ -86,7 +86,8 @@ def _cues(lines: list[str], is_vtt: bool) -> list[_Cue]:
 
 def _remove_name(lines: list[str], is_vtt: bool) -> None:
     """Remove the identifier of the next cue from the end of a cue's lines. In WebVTT it is any line after a
-    blank line. In SRT it is a number, which need not follow a blank line, because some files have none.
+    blank line. In SRT it is a number; a blank line need not precede it, because some files have no blank
+    lines.
     """
     if lines and lines[-1].strip():
         after_blank = len(lines) > 1 and not lines[-2].strip()

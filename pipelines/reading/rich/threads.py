@@ -4,10 +4,10 @@ from pipelines.reading.web.extraction import PageLimits, fragment_text
 
 
 def thread_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return ({"meta": {}}, text) of a question with its answers, or ({"reason": ...}, "") if a piece of its
-    HTML exceeds `limits.nodes` or `limits.depth`. `data` holds the title as plain text, then the question and
-    the answers as HTML, separated by NUL. The text is `Q: `, the title and the body of the question, then `A:
-    ` and the text of each answer that has any.
+    """Return ({"meta": {}}, text) of a question with its answers, or ({"reason": ...}, "") if the HTML of one
+    of them exceeds `limits.nodes` or `limits.depth`. `label` is not used. `data` holds the title as plain
+    text, then the question and the answers as HTML, separated by NUL. In the text, `Q: ` precedes the title
+    and the question, and `A: ` precedes each answer. Answers without text are left out.
     """
     title, *bodies = data.decode().split("\0")
     texts = []

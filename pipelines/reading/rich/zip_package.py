@@ -118,10 +118,10 @@ def read_elements(
     texts: Mapping[str, Callable[[str], None]],
     left_out: Collection[str],
 ) -> None:
-    """Parse XML as `read_xml` does, for documents with many elements of which few matter. Functions are
-    looked up by the name of an element: one in `starts` is called with its attributes at its start, one in
-    `ends` at its end, and one in `texts` with each piece of text in it. An element in `texts` is not looked
-    up in `starts` and `ends`. Elements in `left_out` are skipped with everything inside them.
+    """Parse XML as `read_xml` does, but call functions only for the elements that the mappings name:
+    `starts[name]` with the attributes when the element starts, `ends[name]` when it ends, and `texts[name]`
+    with each piece of text in it. An element in `texts` is not looked up in `starts` and `ends`. Elements in
+    `left_out` are skipped with everything inside them.
     """
     local = _LocalNames()
     depth = 0  # open elements inside one that is left out, itself included
@@ -186,8 +186,8 @@ def _refuse(*_: Any) -> None:
 
 
 def read_values(data: bytes, names: dict[str, str]) -> dict[str, str]:
-    """Return the texts of elements, with white space collapsed. `names` maps element names to the names under
-    which their texts are returned. Several texts with the same name are joined with `; `.
+    """Return the texts of elements, with white space collapsed. `names` maps element names to keys of the
+    result. Several texts with the same key are joined with `; `.
     """
     found: dict[str, list[str]] = {}
     held: list[str] | None = None

@@ -78,9 +78,9 @@ class RecordField:
 
 
 def typed_value(value: Any, kind: ColumnType) -> Any:
-    """Convert a JSON value, which must not be null, to a column type. Texts that spell a number, `true` or
-    `false`, or an ISO 8601 date are converted; an empty or blank text becomes None unless `kind` is string.
-    Raises ValueError for any other value of another type, and for a number out of range.
+    """Convert a JSON value other than null to a column type. A text is converted if it spells a value of that
+    type, and an int is converted to a float; an empty or blank text becomes None unless `kind` is string.
+    Raises ValueError for any other value that is not of the type, and for a number out of range.
     """
     if kind == "string":
         if not isinstance(value, str):
@@ -131,7 +131,7 @@ def load_meta(meta: str | bytes | None) -> Any:
 
 
 def check_columns(columns: Mapping[str, Any]) -> None:
-    """Raise ValueError("columns...: what is wrong") if there are no columns, or if a name is not valid."""
+    """Raise ValueError if there are no columns, or if a name is reserved or is not an identifier."""
     if not columns:
         raise ValueError("columns: got an empty mapping, expected {COLUMN: {field: FIELD}}")
     for name in columns:

@@ -61,8 +61,8 @@ class RecordText:
         return (*self.fields, *((self.turns,) if self.turns else ()), *((self.target,) if self.target else ()))
 
     def take(self, record: dict[str, Any]) -> str:
-        """Remove the fields from a record and return the text composed of them. Raises NoTextError if there
-        is none, or if a field does not have the expected type.
+        """Remove the fields from a record and return the text composed of them. Raises NoTextError if the
+        text is empty, or if a field does not have the expected type.
         """
         pieces = [text for field in self.fields if (text := _text(_take(record, field.split("."), field)))]
         if self.turns:

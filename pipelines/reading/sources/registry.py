@@ -75,7 +75,7 @@ class Format:
 
     def load_shared(self) -> Callable[..., Any]:
         """Import and return `shared`. It takes a Source and returns a function (SourceFile, entry path) ->
-        the value of `Entry.shared`.
+        the value of `Entry.shared`. If the format does not set `shared`, the value is always None.
         """
         if not self.shared:
             return lambda source: lambda file, path: None
@@ -203,7 +203,9 @@ def format_of(name: str) -> Format:
 
 
 def format_code(name: str) -> dict[str, str]:
-    """Return the code identity of a format: versions and a digest of the source. Empty for built-in formats."""
+    """Return the versions of the packages that contain a format's reader, and a digest of their code
+    (`provenance`). The result is empty for built-in formats.
+    """
     reader = format_of(name).reader
     return provenance(reader) if callable(reader) else {}
 

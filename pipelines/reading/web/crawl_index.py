@@ -32,11 +32,11 @@ class CrawlFiles:
 
 
 def crawl_files(indexes: Sequence[Path], kind: str = "warc") -> CrawlFiles:
-    """Return the names of the crawl files with the captures that index queries found, and count the captures.
-    `indexes` are files with the answers to the queries. `kind` is `warc`; for Common Crawl it may also be
-    `wet` or `wat`, for the files with the text or the metadata of the same captures.
+    """List the crawl files that contain the captures found by index queries, and count the captures.
+    `indexes` are files with the answers to the queries. `kind` is `warc` or, for Common Crawl only, `wet` or
+    `wat`: the files with the text or the metadata of the same captures.
 
-    Raises SourceError for a file or line that cannot be read, and for a capture without a file of this
+    Raises SourceError for a file or line that cannot be read, and for a capture that has no file of this
     `kind`.
     """
     files: set[str] = set()

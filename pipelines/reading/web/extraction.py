@@ -47,7 +47,7 @@ class PageLimits:
 
 
 def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return what `page_worker` answers for an HTML page: the head, without its entry "page", and the text.
+    """Extract the text of an HTML page. Return (head without "page", text), as in `page_worker`'s protocol.
     `label` is the charset in the HTTP header, or "" if there is none.
     """
     html, charset, replaced = decode_page(data, label)
@@ -58,16 +58,16 @@ def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
 
 
 def field_page(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return what `page_worker` answers for an HTML page held in a field of a record: the head, without its
-    entry "page", and the text. `data` is UTF-8.
+    """Extract the text of an HTML page held in a field of a record. Return (head without "page", text), as in
+    `page_worker`'s protocol. `data` is UTF-8.
     """
     head, text = _extract(data.decode(), limits)
     return head | ({"meta": {}} if text else {}), text
 
 
 def field_fragment(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (head without "page", text), as in `page_worker`'s protocol, for a piece of HTML held in a field
-    of a record. `data` is UTF-8.
+    """Extract the whole text of a piece of HTML held in a field of a record. Return (head without "page",
+    text), as in `page_worker`'s protocol. `data` is UTF-8.
     """
     head, text = fragment_text(data.decode(), limits)
     return head or {"meta": {}}, text
@@ -120,15 +120,15 @@ def excess(tree: Any, limits: PageLimits) -> str | None:
 
 @cache
 def _deeper_than(depth: int) -> str:
-    """Return a CSS selector for first children with at least `depth` ancestors: if any element is that deep,
-    so is the first child of its parent.
+    """Return a CSS selector that finds out whether any element has at least `depth` ancestors. It matches
+    only first children, since siblings are equally deep.
     """
     return ">".join([*("*" * depth), ":first-child"])
 
 
 def extract_with_resiliparse(html: str, tree: Any = None, markup: str = "text", comments: bool = False) -> str:
-    """Extract the main content of a page. Markdown requires `tree`, resiliparse's HTMLTree of the page, and
-    changes it.
+    """Extract the main content of a page with resiliparse. `tree` is its HTMLTree of the page. Markdown
+    output requires `tree`, and changes it.
 
     The options passed to the library were chosen by F1 on the pages that trafilatura is evaluated on
     (benchmarks/extraction.py).
@@ -143,8 +143,8 @@ def extract_with_resiliparse(html: str, tree: Any = None, markup: str = "text", 
 def extract_with_trafilatura(
     html: str, tree: Any = None, markup: str = "text", comments: bool = False, options: Any = None
 ) -> str:
-    """Extract the main content of a page with trafilatura, without links. If `options` (trafilatura's
-    Extractor) are given, `markup` and `comments` are ignored.
+    """Extract the main content of a page with trafilatura, without links. `tree` is not used. `options`, an
+    Extractor of trafilatura, replace `markup` and `comments`.
     """
     import trafilatura
 
@@ -162,10 +162,11 @@ def extract_with_trafilatura(
 
 @cache
 def rules_alone(markup: str, comments: bool) -> Any:
-    """Return options with which trafilatura's own rules run exactly once, without fallback extractors.
+    """Return options that make trafilatura run its own rules exactly once, without fallback extractors.
 
-    trafilatura considers a second run only if the focus is named `balanced`, so another name is set.
-    Considering it takes a fifth of trafilatura's time, and changed 9 of 990 pages (docs/benchmarks.md).
+    Only if the focus is named `balanced` does trafilatura consider a second run for more recall, so another
+    name is set. That step takes a fifth of trafilatura's time, and changed 9 of 990 pages
+    (docs/benchmarks.md).
     """
     from trafilatura.settings import Extractor
 
@@ -176,8 +177,8 @@ def rules_alone(markup: str, comments: bool) -> Any:
 
 
 def extract_best_of_both(html: str, tree: Any, markup: str = "text", comments: bool = False) -> str:
-    """Extract the main content of a page with resiliparse, or from the lines of both extractors if
-    resiliparse's result is not certain. Extraction as Markdown changes `tree`.
+    """Extract the main content of a page: lines chosen from resiliparse's text or, if that choice is
+    uncertain, from the texts of resiliparse and trafilatura. Markdown output changes `tree`.
     """
     markdown = markup == "markdown"
     page = read_page(tree, lambda: extract_with_resiliparse(html, tree, markup, comments), markdown)

@@ -80,8 +80,8 @@ def _text(value: bytes) -> str:
 
 
 def read_head(block: bytes) -> Response | None:
-    """Return the head of a response, or None if the block does not begin with a complete head of at most
-    HEAD_BYTES.
+    """Parse the head of an HTTP response. Return None if the block does not begin with a complete head of at
+    most HEAD_BYTES.
     """
     status = _STATUS.match(block)
     if status is None:
@@ -94,12 +94,12 @@ def read_head(block: bytes) -> Response | None:
 
 
 def decode_payload(response: Response, block: bytes, limit: int, clipped: bool) -> bytes | memoryview | str:
-    """Return the payload without transfer and content codings, or the reason why there is none: `html_bytes`
-    (more than `limit` bytes) or `bad_coding`. Unknown codings are left as they are.
+    """Return the payload with its transfer and content codings undone, or the reason why it cannot be used:
+    `html_bytes` (more than `limit` bytes) or `bad_coding`. Unknown codings are not undone.
 
     Some crawlers decode payloads but keep the headers, so a payload that plainly does not have its declared
-    coding is used unchanged. If the crawler declared the response truncated (`clipped`), a coding may end
-    early, and the part before the end is the payload.
+    coding is used unchanged. If the crawler declared the response truncated (`clipped`), coded data may end
+    early, and the payload is what can be decoded.
     """
     body: bytes | memoryview = memoryview(block)[response.body :]
     if "chunked" in response.headers.get("transfer-encoding", "").lower() and _CHUNK_SIZE.match(body):

@@ -9,5 +9,5 @@ _BLOCK_END = (
 
 
 def has_markup(texts: pa.Array) -> pa.Array:
-    """Return a bool array: whether each text contains the end tag of an HTML block, such as `</p>`."""
+    """Return, as a bool array, whether each text contains the end tag of an HTML block, such as `</p>`."""
     return pc.match_substring_regex(texts, _BLOCK_END)

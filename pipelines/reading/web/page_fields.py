@@ -31,11 +31,11 @@ _URL = re.compile(r"https?://", re.IGNORECASE)
 
 
 def page_fields(tree: Any) -> dict[str, str]:
-    """Return those of `page_title`, `page_date`, `page_author` and `page_language` that the page gives.
+    """Return those of `page_title`, `page_date`, `page_author` and `page_language` that the page declares.
     `tree` is resiliparse's HTMLTree.
 
-    `page_date` is the day of publication, as YYYY-MM-DD. `page_language` is the declared tag in the form of
-    BCP 47, with `-` instead of `_`.
+    `page_date` is the day of publication, as YYYY-MM-DD. `page_language` is the declared language tag, with
+    `-` in place of `_` as in BCP 47.
     """
     metas, linked = _metas(tree), list(_linked_data(tree))
     title = _first(metas, _TITLES, _text) or _first_of(_text(tree.title or ""), _element(tree, "h1"))
@@ -135,8 +135,8 @@ def _linked_data(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _names(author: Any) -> str:
-    """Return the names in an `author` of schema.org, joined with `; `. HTML entities are decoded, because
-    HTML parsers leave them as they are in scripts.
+    """Return the distinct names in a schema.org `author`, joined with `; `. HTML parsers do not decode
+    entities in scripts, so they are decoded here.
     """
     entries = author if isinstance(author, list) else [author]
     names = [entry.get("name") if isinstance(entry, dict) else entry for entry in entries]

@@ -34,8 +34,8 @@ _INVISIBLE = re.compile("[\u2061-\u2064]")  # function application, invisible ti
 
 
 def write_formulas(tree: Any) -> None:
-    """Replace the formulas in `tree`, resiliparse's HTMLTree of a page, with `$...$`, or `$$...$$` if
-    displayed.
+    """Replace each formula in `tree`, resiliparse's HTMLTree of a page, with its LaTeX: `$...$`, or `$$...$$`
+    for a display formula.
     """
     for script in tree.document.query_selector_all('script[type^="math/tex"]')[:]:
         display = "mode=display" in script.getattr("type").replace(" ", "")
@@ -54,7 +54,9 @@ def write_formulas(tree: Any) -> None:
 
 
 def latex_of(math: Any) -> str:
-    """Return the LaTeX of a `math` element: its annotation, else its `alttext`, else its converted MathML."""
+    """Return the LaTeX of a `math` element: its annotation, else its `alttext`, else LaTeX converted from its
+    MathML.
+    """
     annotation = math.query_selector(_ANNOTATIONS)
     if annotation is not None and annotation.text.strip():
         return str(annotation.text)
@@ -70,7 +72,7 @@ def _replace(tree: Any, element: Any, latex: str, display: bool) -> None:
 
 
 def _convert(element: Any, depth: int) -> str:
-    """Convert presentation MathML to LaTeX. Elements nested `depth` levels deep become their text."""
+    """Convert presentation MathML to LaTeX. Elements nested `depth` levels deep are reduced to their text."""
     tag = element.tag
     if tag in ("mi", "mn", "mo"):
         return _symbols(element.text, tag)

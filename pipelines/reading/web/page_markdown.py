@@ -42,8 +42,8 @@ def _write_code(tree: Any) -> None:
     """Turn the content of `pre` elements that contain code elements into plain text, and enclose inline code
     in backticks (CommonMark, section 6.1).
 
-    An element that contains another of its kind is left alone, so that nothing is read twice, however deeply
-    a page nests.
+    An element that contains another of its kind is skipped, so that no text is read twice, however deep the
+    nesting.
     """
     for block in tree.document.get_elements_by_tag_name("pre")[:]:
         if block.query_selector("pre") is None and block.query_selector(_CODE) is not None:
@@ -60,8 +60,8 @@ def _write_code(tree: Any) -> None:
 
 
 def _write_tables(tree: Any) -> None:
-    """Replace each data table with a block that holds the table in Markdown (GitHub Flavored Markdown,
-    section 4.10).
+    """Replace each data table with a `pre` element that contains the table in Markdown (GitHub Flavored
+    Markdown, section 4.10).
     """
     for table in tree.document.get_elements_by_tag_name("table")[:]:
         rows = _data_rows(table)

@@ -14,8 +14,8 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 
 
 def page_letters(tree: Any) -> tuple[int, int]:
-    """Count the letters and digits in the text of a page. Return (number in all, number outside links).
-    `tree` must not have been changed by an extractor.
+    """Count the letters and digits in the text of a page. Return (total, number outside links). `tree`,
+    resiliparse's HTMLTree, must not have been changed by an extractor.
     """
     from resiliparse.extract.html2text import extract_plain_text
 
@@ -25,8 +25,9 @@ def page_letters(tree: Any) -> tuple[int, int]:
 
 
 def page_measures(letters: tuple[int, int], text: str) -> dict[str, float]:
-    """Return `page_link_density`, the share of the page's letters and digits that are in links, and
-    `page_boilerplate`, the share that the extracted text lacks. `letters` are the counts of `page_letters`.
+    """Return `page_link_density`, the share of a page's letters and digits that are in links, and
+    `page_boilerplate`, the share that is missing from `text`, the extracted text. `letters` is the result of
+    `page_letters`.
     """
     everything, outside = letters
     if not everything:

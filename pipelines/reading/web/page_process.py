@@ -57,8 +57,8 @@ _LIBRARIES = {
 
 
 def libraries(source: Source) -> dict[str, str]:
-    """Return the versions of the libraries that decode a source's records and extract their text. Raises
-    SourceError if one is not installed.
+    """Return the versions, keyed by package, of the libraries that decode a source's records and extract
+    their text. Raises SourceError if one is not installed.
     """
     kind = format_of(source.format)
     try:
@@ -74,9 +74,7 @@ def _extraction_libraries(source: Source) -> tuple[str, ...]:
 
 
 def holds_pages(source: Source) -> bool:
-    """Return whether a source holds HTML pages, whose text is extracted by the extractor that the source
-    chooses.
-    """
+    """Return whether a source holds HTML pages, so that its setting `extract` applies."""
     return format_of(source.format).pages or source.text_is == "html_page"
 
 
@@ -176,7 +174,8 @@ class Extractor:
         records: Iterator[TextRecord | Bad | RawRecord],
         poison: Collection[str] = (),
     ) -> Iterator[TextRecord | Bad]:
-        """Yield the records of an entry, in order, with pages turned into documents or set aside.
+        """Yield the records of an entry in order, with pages turned into documents or set aside. Records are
+        numbered from `first_record`.
 
         A record whose `path#number` is in `poison` is set aside without being parsed. Raises PoisonError for
         a page on which the parser raises an exception, or on which the child dies twice.

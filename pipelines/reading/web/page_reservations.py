@@ -29,7 +29,9 @@ def header_reservations(lines: bytes) -> Reservations:
 
 
 def page_reservations(tree: Any) -> Reservations:
-    """Return the reservations among the meta elements of a page, given as resiliparse's HTMLTree."""
+    """Return the reservations of rights that a page's meta elements declare. `tree` is resiliparse's
+    HTMLTree.
+    """
     found: Reservations = {}
     # A slice, because iterating over resiliparse's collections takes quadratic time.
     for element in tree.document.query_selector_all("meta[name][content]")[:]:

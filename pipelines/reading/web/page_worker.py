@@ -61,9 +61,9 @@ def _answer(out: IO[bytes], head: dict[str, object], text: str = "") -> None:
 def serve(
     limits: PageLimits, shared: int, parse: Callable[[bytes, str, PageLimits], tuple[dict[str, object], str]]
 ) -> None:
-    """Limit the memory and CPU time of this process, and answer batches until the input ends. Their pages are
-    in the shared memory whose file descriptor is `shared`. `parse` takes (bytes of a record, charset label,
-    limits) and returns (head without "page", text).
+    """Limit the memory and CPU time of this process, and answer the batches announced on standard input until
+    it ends. The pages of a batch are in the shared memory whose file descriptor is `shared`. `parse` takes
+    (bytes of a record, charset label, limits) and returns (head without "page", text).
     """
     source, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of libraries must not mix with the answers

@@ -25,7 +25,8 @@ _PAYLOAD_TYPES = ("response", "resource", "conversion")
 
 
 def read_warc(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | RawRecord]:
-    """Yield the records of a WARC or ARC stream.
+    """Yield the records of a WARC or ARC stream: pages as RawRecord, texts as TextRecord (several if split),
+    and all others as Bad.
 
     `meta` holds these fields, if present: `date`, `record_id`, `content_type` (of the payload, as declared),
     `status`, `truncated` (why the crawler truncated the record), `languages` (as named in a WET file), and
@@ -137,7 +138,9 @@ def _page(record: Record, source: Source) -> Bad | RawRecord:
 
 
 def _url(fields: dict[str, str]) -> str | None:
-    """Return the target URL without the angle brackets that the grammar of WARC 1.0 prescribes."""
+    """Return the target URL, or None if there is none. The grammar of WARC 1.0 prescribes angle brackets
+    around it, which are removed.
+    """
     return fields.get("warc-target-uri", "").removeprefix("<").removesuffix(">") or None
 
 

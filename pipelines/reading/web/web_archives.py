@@ -71,8 +71,8 @@ class _Stream:
         return bool(chunk)
 
     def line(self) -> bytes:
-        """Return the next line with its line feed, but only the first _LINE_BYTES bytes if it is longer;
-        empty at the end.
+        """Return the next line with its line feed, or its first _LINE_BYTES bytes if it is longer. At the end
+        of the stream, return empty bytes.
         """
         searched = 0
         while (end := self._held.find(b"\n", self._at + searched, self._at + _LINE_BYTES)) < 0:
@@ -125,15 +125,16 @@ class _Rest:
 
 
 def read_archive(chunks: Iterator[bytes], bound: Callable[[dict[str, str]], int]) -> Iterator[Record | Malformed | Cut]:
-    """Yield the records of a WARC or ARC stream in order. The first line that is not blank tells which of the
-    two it is. Bytes that form no record become a Malformed. For a record within which the stream ends, a Cut
-    is yielded. The Record itself is yielded before the Cut only if the stream ends in its `rest`.
+    """Yield the records of a WARC or ARC stream in order. The first line that is not blank determines the
+    format. Bytes that form no record are reported as a Malformed, and a record cut short by the end of the
+    stream as a Cut. The cut Record itself is yielded before the Cut only if its `block` is complete, so that
+    the stream ends in its `rest`.
 
     `bound(fields)` is the maximum size of a record's `block` in bytes. The record's `rest` yields the
     remaining bytes; they are skipped unless the caller reads them before the next record. A record held whole
     must be followed by another record, the end of the stream or, in a WARC, two blank lines. Otherwise its
-    length is taken to be wrong: its header counts as malformed, and reading resumes inside the block. Beyond
-    _REREAD_BYTES of such blocks in a stream, the block counts as malformed, too.
+    length is taken to be wrong: its header counts as malformed, and reading resumes inside the block. Once
+    such blocks exceed _REREAD_BYTES in a stream, they are not read again but count as malformed, too.
 
     Raises BrokenInput at damage, after yielding the records before it. No Malformed or Cut is yielded for the
     bytes after the last of these records.
@@ -181,8 +182,8 @@ def _record_can_end(stream: _Stream, pattern: re.Pattern[bytes]) -> bool:
 
 
 def _warc_header(stream: _Stream, first: bytes) -> tuple[dict[str, str], int, int] | None:
-    """Return (fields, size of the block, size of the header), in bytes. If the header is malformed, return
-    None with only its first line consumed.
+    """Return (fields, block size, header size), with sizes in bytes. If the header is malformed, return None
+    with only its first line consumed.
     """
     lines: list[bytes] = []
     size = 0

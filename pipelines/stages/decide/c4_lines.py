@@ -115,9 +115,10 @@ class C4Lines(MeasuresText, PartStage):
 
 
 def _edits(segments: "Segments", variant: str, without: int) -> tuple[tuple["np.ndarray", ...], "np.ndarray"]:
-    """Return (edits, counts) of a block. The edits are int64 arrays (document, start, end, rule), sorted by
-    start. Starts and ends are byte offsets in the block, and rules are indices into RULES. The counts are
-    int64 [documents, 3], with the columns of COUNTS. Bit `c4.TESTS[test]` of `without` skips a test.
+    """Return the edits and counts of a block of documents. The edits are int64 arrays (document, start, end,
+    rule), sorted by start. Starts and ends are byte offsets in the block, and rules are indices into RULES.
+    The counts are int64 [documents, 3], with the columns of COUNTS. `without` is a bit mask of the tests to
+    skip: bit `c4.TESTS[test]` for each.
     """
     import numpy as np
 
@@ -159,8 +160,8 @@ def _edits(segments: "Segments", variant: str, without: int) -> tuple[tuple["np.
 def _judge_lines(
     segments: "Segments", hits: "Hits", variant: str, without: int
 ) -> tuple["StrippedLines", "np.ndarray", "np.ndarray"]:
-    """Return (lines, rules, counts). `lines` are the non-blank lines as the variant defines them. `rules`
-    has, for each line, the index in RULES of the rule that removes it, int64, or _BLANK if the line stays.
+    """Return (lines, rules, counts). `lines` are the non-blank lines as the variant defines them. `rules`,
+    int64 [lines], holds the index in RULES of the rule that removes each line, or _BLANK if the line stays.
     `counts` are the COUNTS of each document, int64 [documents, 3].
     """
     import numpy as np

@@ -153,7 +153,7 @@ class Exclude(CorpusStage):
 
 @lru_cache(maxsize=64)
 def load_list(each: ExclusionList, checksums: tuple[str, ...]) -> EntryList:
-    """Return the entries of the list `each`. Raises UserError if a file no longer has its checksum in
+    """Return the entries of the list `each`. Raises UserError if a file no longer matches its checksum in
     `checksums`, or if a line is not an entry.
     """
     for file, checksum in zip(each.files, checksums, strict=True):
@@ -165,8 +165,8 @@ def load_list(each: ExclusionList, checksums: tuple[str, ...]) -> EntryList:
 
 
 def _keys(by: str, docs: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return (rows, keys). `keys` (S16) are looked up in a list, and `rows` (int64) gives the row of the
-    document that each key belongs to.
+    """Return (rows, keys): the keys of the documents to look up in a list (S16), and the row of each key's
+    document (int64).
     """
     if by in ("id", "text_hash"):
         column = docs[by].combine_chunks()

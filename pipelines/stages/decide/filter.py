@@ -54,8 +54,8 @@ class Filter(PartStage):
                     raise ValueError(f"rules[{number}]: {rule.reason()!r} also names rules[{first}]; give one a `name`")
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the `drop` of each document. For a filter with quantile rules, call `annotate` of the stage
-        that `use` returns instead.
+        """Return the `drop` of each document. If the filter has quantile rules, call `annotate` of the stage
+        returned by `use` instead.
         """
         return self.decide(docs, {})
 
@@ -130,9 +130,9 @@ def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresh
 
 
 def fails(rule: Rule, values: pa.Array, groups: pa.Array | None) -> pa.Array:
-    """Return whether each value fails the rule, boolean [n]. The rule's `when` is not considered. Its
-    quantile bounds are considered only for nulls. `groups` are the values of `per`, which select a bound from
-    a mapping; None if the rule has no `per`.
+    """Return whether each value fails the rule, boolean [n]. This ignores the rule's `when`, and considers
+    its quantile bounds only for nulls. `groups` are the values of `per`, which select a bound from a mapping;
+    None if the rule has no `per`.
 
     NaN fails `at_least` and `at_most`. By default, a null fails if a test that requires a value (`at_least`,
     `at_least_quantile` or `one_of`) applies to it. With `null: drop`, it fails if any test applies to it.
@@ -162,8 +162,8 @@ def _is_nan(values: pa.Array) -> pa.Array | pa.Scalar:
 
 
 def _bounds(rule: Rule, side: str, kind: pa.DataType, groups: pa.Array | None) -> pa.Array | pa.Scalar | None:
-    """Return the rule's bound on one side (`at_least` or `at_most`), as an array with one bound per value if
-    the rule maps groups to bounds on this side.
+    """Return the rule's bound on one side (`at_least` or `at_most`), or None if it has none. If the rule maps
+    groups to bounds on this side, return an array with the bound for each value.
     """
     mapping = rule.mappings().get(side)
     bound = rule.bound(side)

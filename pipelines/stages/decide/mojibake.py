@@ -104,8 +104,8 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _differences(old: str, new: str) -> Iterator[tuple[int, int, str]]:
-    """Yield (start, end, replacement), with positions in characters, such that the replacements turn `old`
-    into `new`.
+    """Yield the replacements that turn `old` into `new`, as (start, end, replacement) with positions in
+    characters.
     """
     for anchors in _ANCHORS:
         was, now = anchors.split(old), anchors.split(new)

@@ -106,8 +106,8 @@ def _count(
 
 
 def count_values(task: _Task) -> Counted:
-    """Count the kept documents of a part that have a value, for each requested quantile and group: by coarse
-    bin or, if the task has bins, by value within these bins.
+    """For each requested quantile and group, count the kept documents of a part that have a value: per coarse
+    bin or, if the task has bins, per value within these bins.
     """
     result: Counted = {}
     alive = pc.is_null(task.part.drop()).to_numpy(zero_copy_only=False)
@@ -150,8 +150,8 @@ def _groups(part: Part, request: Quantile) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _keys(column: pa.Array) -> np.ndarray:
-    """Return unsigned keys, uint64, that sort like the values of a column of numbers or dates. Nulls and NaN
-    are removed.
+    """Return uint64 keys that sort like the values of a column of numbers or dates. Nulls and NaN are left
+    out.
     """
     values = column.drop_null()
     if pa.types.is_integer(values.type) or pa.types.is_timestamp(values.type):

@@ -70,8 +70,8 @@ class RefinedwebLines(MeasuresText, PartStage):
 
 
 def _edits(text: str) -> tuple[list[tuple[int, int, str, str]], int, int]:
-    """Return the edits of a text, with positions in bytes; the number of words in lines that meet a test; and
-    the number of all words.
+    """Return the edits of a text (positions in bytes), the number of words in lines that meet a test, and the
+    number of all words.
     """
     edits: list[tuple[int, int, str, str]] = []
     at = flagged = total = 0

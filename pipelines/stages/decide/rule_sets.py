@@ -22,15 +22,15 @@ class Limit(NamedTuple):
 
 
 def above(bound: float) -> float:
-    """Round a positive bound to float32, the type of ratios, and return the next float32 above it: the
-    `at_least` of a rule set whose source also drops values equal to the bound.
+    """Return the next float32 above a positive bound, which is first rounded to float32, the type of ratios.
+    It is the `at_least` of rule sets whose source also drops values equal to the bound.
     """
     return float(struct.unpack("<f", struct.pack("<i", struct.unpack("<i", struct.pack("<f", bound))[0] + 1))[0])
 
 
 def below(bound: float) -> float:
-    """Round a positive bound to float32, the type of ratios, and return the next float32 below it: the
-    `at_most` of a rule set whose source also drops values equal to the bound.
+    """Return the next float32 below a positive bound, which is first rounded to float32, the type of ratios.
+    It is the `at_most` of rule sets whose source also drops values equal to the bound.
     """
     return float(struct.unpack("<f", struct.pack("<i", struct.unpack("<i", struct.pack("<f", bound))[0] - 1))[0])
 

@@ -164,14 +164,14 @@ class Rule:
         return {name: bound for name, bound in sides.items() if isinstance(bound, Mapping)}
 
     def bound(self, side: str, group: str = DEFAULT) -> Threshold | None:
-        """Return the bound of a side (`at_least` or `at_most`) for documents whose value of `per` is `group`."""
+        """Return the bound on one side (`at_least` or `at_most`) for documents whose value of `per` is
+        `group`.
+        """
         bound = self.at_least if side == "at_least" else self.at_most
         return bound.get(group, bound[DEFAULT]) if isinstance(bound, Mapping) else bound
 
     def drops_null(self) -> bool:
-        """Return whether the rule drops documents whose value is null; true also if a mapping of bounds drops
-        only some of them.
-        """
+        """Return whether the rule drops documents whose value is null, in all groups or only in some."""
         asks = self.at_least is not None or self.at_least_quantile is not None or bool(self.one_of)
         return asks if self.null is None else self.null == "drop"
 
@@ -182,8 +182,8 @@ class Rule:
         return tuple(Quantile(self.signal or "", side, q, self.per) for side, q in sides if q is not None)
 
     def expand(self) -> tuple["Rule", ...]:
-        """Return the rules of the named set, with this rule's `prefix` and `when`, or the rule itself if it
-        names no set.
+        """Return the rule itself or, if it names a rule set, the rules of the set with this rule's `prefix`
+        and `when`.
         """
         if self.rules is None:
             return (self,)
@@ -197,8 +197,8 @@ class Rule:
 
 
 def _ordered(bound: Threshold | None, where: str) -> tuple[bool, Any] | None:
-    """Return a sort key for a bound, which sorts numbers before dates. Raises ValueError for a text that is
-    not a date.
+    """Return a key that sorts numbers before dates, or None for no bound. Raises ValueError for a text that
+    is not a date.
     """
     if not isinstance(bound, str):
         return None if bound is None else (False, bound)

@@ -117,8 +117,8 @@ def limit_parts(
 
 
 def send_documents(task: _Task) -> FileRecord:
-    """Commit the kept documents of a part, grouped by range. Raises UserError if a kept document has a
-    negative value in the column `limits.of`.
+    """Commit the kept documents of a part, grouped by the range of their random number. Raises UserError if a
+    kept document has a negative value in the column `limits.of`.
     """
     if done := task.done("documents"):
         return done
@@ -168,8 +168,8 @@ def _sums(groups: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def sum_groups(task: _Task) -> FileRecord:
-    """Commit the sum of the weights of each group in a range. Rows are grouped by partition of groups.
-    Returns the file.
+    """Commit the sum of the weights of each group in a range, grouped by the partition to which the group
+    belongs. Returns the file.
     """
     if done := task.done("sums"):
         return done
@@ -180,8 +180,8 @@ def sum_groups(task: _Task) -> FileRecord:
 
 
 def add_sums(task: _Task) -> FileRecord:
-    """Commit, for each group of a partition and each range that has documents of it, the group's sum over all
-    lower ranges and its sum over all ranges. Rows are grouped by range.
+    """For each group of a partition, commit one row per range that contains documents of the group, with the
+    group's sum over all lower ranges and its sum over all ranges. Rows are grouped by range.
     """
     if done := task.done("before"):
         return done
@@ -205,7 +205,7 @@ def _before(groups: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def find_beyond(task: _Task) -> FileRecord:
-    """Commit the row indices of the documents in a range that are beyond the limit of their group, grouped by
+    """Commit the row indices of the documents in a range that lie beyond their group's limit, grouped by
     part.
     """
     if done := task.done("beyond"):

@@ -19,8 +19,8 @@ def check_seed(seed: int) -> None:
 
 
 def hash_ids(ids: pa.ChunkedArray, seed: int, purpose: bytes = b"") -> "np.ndarray":
-    """Return the xxh3_64, seeded with `seed`, of each id followed by the purpose, uint64 [n]. With different
-    purposes, stages choose documents independently of one another.
+    """Return the xxh3_64 hash, seeded with `seed`, of each id with `purpose` appended, uint64 [n]. Stages
+    with different purposes choose documents independently of one another.
     """
     import numpy as np
     import xxhash
@@ -37,7 +37,7 @@ def uniform_numbers(ids: pa.ChunkedArray, seed: int, purpose: bytes = b"") -> "n
 
 
 def drop_column(keep: "np.ndarray", reason: str) -> pa.Array:
-    """Return the `drop` of each document: null where `keep`, bool [n], is true, otherwise `reason`."""
+    """Return a `drop` column that is null where `keep` (bool [n]) is true, and `reason` elsewhere."""
     import numpy as np
 
     drop = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(keep), np.int32), mask=keep), [reason])

@@ -28,8 +28,8 @@ _BOUNDS = pa.schema([("first", pa.int64())])
 
 
 def spanning_stars(first: np.ndarray, second: np.ndarray) -> Edges:
-    """Return the components of the links between `first` and `second` as stars: one edge from each linked
-    node to the lowest node of its component, and none from the lowest node itself.
+    """Return the connected components of the graph with edges (first[i], second[i]) as stars: one edge from
+    each linked node to the lowest node of its component, and none from the lowest node itself.
     """
     nodes, indices = np.unique(np.concatenate([first, second]), return_inverse=True)
     lowest = nodes[_lowest_connected(indices[: len(first)], indices[len(first) :], len(nodes))]
@@ -53,7 +53,9 @@ def _lowest_connected(first: np.ndarray, second: np.ndarray, nodes: int) -> np.n
 
 
 def bucket_links(keys: np.ndarray, nodes: np.ndarray) -> tuple[Edges, np.ndarray, np.ndarray]:
-    """Return links that connect all nodes with the same key, the distinct keys, and one node for each key."""
+    """Return links that chain together all nodes with the same key; the distinct keys, ascending; and one
+    node for each of these keys.
+    """
     order = np.argsort(keys)
     keys, nodes = keys[order], nodes[order]
     same = keys[1:] == keys[:-1]
@@ -85,8 +87,8 @@ class _Round:
 
 
 def small_star(task: _Round) -> FileRecord:
-    """Turn the edges of a partition into stars, and commit each edge twice, once in the partition of each
-    end.
+    """Turn the edges of a partition into stars, commit each edge twice, once in the partition of each of its
+    ends, and return the file.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:
@@ -100,9 +102,9 @@ def small_star(task: _Round) -> FileRecord:
 
 
 def large_star(task: _Round) -> tuple[FileRecord, int]:
-    """Link the higher neighbours of every node to the lowest of the node and its neighbours, and commit the
-    links. Returns their file, and the number of nodes that have a lower neighbour and at least one other
-    neighbour. If no partition has such a node, every component is a star.
+    """Link the higher neighbours of each node in a partition to the lowest of the node and its neighbours,
+    and commit these links. Returns the file, and the number of nodes that have both a lower neighbour and at
+    least one other neighbour. If this number is 0 in every partition, every component is a star.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:
@@ -126,9 +128,9 @@ def large_star(task: _Round) -> tuple[FileRecord, int]:
 
 
 def name_components(task: _Round) -> FileRecord:
-    """Commit, for each linked node in the task's partitions, the node and the lowest node of its component,
-    grouped by the range of `bounds` that contains the node. The task must have all partitions unless the
-    edges already form stars.
+    """Commit each linked node in the task's partitions with the lowest node of its component, grouped by the
+    ranges of nodes that begin at `bounds`. Unless the edges already form stars, the task must cover all
+    partitions.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:
@@ -154,12 +156,12 @@ def find_components(
     cluster: Cluster,
     rule: str,
 ) -> list[FileRecord]:
-    """Contract the edges in `files`, which `scatter_edges` divided into `partitions`, and name their
-    components. `edges` is the number of all edges.
+    """Find the connected components of the edges in `files`, which `scatter_edges` divided into `partitions`.
+    `edges` is the total number of edges.
 
     The returned files are grouped by ranges of nodes: range i begins at bounds[i] (ascending, the first is 0)
-    and holds `node` and `lowest` of every linked node in the range. The lowest node of a component may occur
-    more than once.
+    and lists every linked node in the range (`node`) with the lowest node of its component (`lowest`). The
+    lowest node itself may be listed more than once.
     """
 
     def over(step: str, before: str, files: Sequence[FileRecord]) -> list[_Round]:

@@ -55,7 +55,9 @@ class DedupHeldOut(CorpusStage):
         return pa.schema([(DROP, pa.string())])
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Drop the near-copies. Raises UserError if the signatures have fewer values than bands x rows."""
+        """Drop the near-copies of held-out documents. Raises UserError if bands x rows exceeds the number of
+        values in a signature.
+        """
         size = parts[0].types.field("minhash").type.list_size
         if self.bands * self.rows > size:
             raise UserError(
@@ -119,8 +121,8 @@ class _MatchTask:
 
 
 def match_training(task: _MatchTask) -> FileRecord:
-    """Find the training documents that share a band with a held-out document, within one partition of band
-    keys. Commit their rows, grouped by part.
+    """Find the training documents that share a band key of one partition with a held-out document, and commit
+    their rows, grouped by part.
     """
     unit = f"copies.{task.partition:05d}"
     receipt = task.out.receipt(unit)

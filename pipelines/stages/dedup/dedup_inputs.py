@@ -76,12 +76,12 @@ class Candidates:
         )
 
     def competing(self, column: str, cluster: str) -> tuple[np.ndarray, pa.Array]:
-        """Return the rows and the values of `column` of the competing documents: those that have a value and
-        that no earlier step dropped. Documents of the build in their source's own validation or test split do
-        not compete.
+        """Return the rows of the competing documents and their values of `column`. A document competes if it
+        has a value and no earlier step dropped it. Documents of the build in their source's own validation or
+        test split do not compete.
 
         In a finished corpus, the earlier steps are those before the step that wrote the column `cluster`, so
-        documents that this step dropped do compete.
+        documents dropped by that step itself do compete.
         """
         alive = pc.is_null(self._drop(cluster)[0])
         values = self.part.table((column,))[column].combine_chunks()
@@ -90,9 +90,9 @@ class Candidates:
         return rows, values.take(pa.array(rows))
 
     def priority(self, rows: np.ndarray, cluster: str) -> np.ndarray:
-        """Return the priority of each of `rows`, int8. It is NEW for documents of the build. For documents of
-        a finished corpus, it is DROPPED_BEFORE if they were dropped by the step that wrote `cluster` or an
-        earlier step, otherwise KEPT_BEFORE.
+        """Return the priority of each of `rows`, int8: NEW for a document of the build; for a document of a
+        finished corpus, DROPPED_BEFORE if the step that wrote `cluster` or an earlier step dropped it,
+        otherwise KEPT_BEFORE.
         """
         if not self.finished:
             return np.full(len(rows), NEW, np.int8)
@@ -101,7 +101,7 @@ class Candidates:
 
     def _drop(self, cluster: str) -> tuple[pa.Array, pa.Array]:
         """Return the merged `drop` of all steps before the step that wrote the column `cluster`, and the
-        merged `drop` that includes this step. If the part is new or no step wrote the column, both are the
+        merged `drop` including that step. If the part is new or no step wrote the column, both are the merged
         `drop` of all steps.
         """
         names = [annotation.schema for annotation in self.part.annotations]

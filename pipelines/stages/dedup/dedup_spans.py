@@ -95,8 +95,8 @@ class DedupSpans(ReadsText, CorpusStage):
 
     def writes(self) -> pa.Schema:
         """Return `drop`, `edits`, the number of removed units, and the number of words left. Both counts are
-        null if a document did not compete. A document dropped for its few words gets no edits, but its counts
-        show why it was dropped.
+        null if a document did not compete. A document dropped because too few words are left gets no edits,
+        but its counts show why it was dropped.
         """
         counts = [(f"{self.unit}s_removed", pa.int32()), (f"words_left_by_{self.unit}", pa.int32())]
         return pa.schema([(DROP, pa.string()), (EDITS_COLUMN, EDITS), *counts])
@@ -234,8 +234,8 @@ class _Spans:
 
 
 def vote_again(task: _PartTask) -> FileRecord:
-    """Commit the shared window hashes still found in the remaining documents of a part, grouped by partition.
-    A hash is shared if the first election found it in several parts.
+    """Commit the window hashes that the first election found in several parts and that still occur in the
+    remaining documents of this part, grouped by partition.
     """
     unit = f"votes2.{task.number:05d}"
     receipt = task.out.receipt(unit)

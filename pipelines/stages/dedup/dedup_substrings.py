@@ -112,8 +112,8 @@ class DedupSubstrings(ReadsText, CorpusStage):
 
 
 def judge_documents(task: PartTask) -> int:
-    """Commit the rows of the documents of a part that lost text and have too few words left. Returns their
-    number.
+    """Find the documents of a part that lost text and have too few words left. Commits their rows, and
+    returns their number.
     """
     unit = f"gone.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -143,7 +143,7 @@ def _edits(cuts: pa.Table, rows: int) -> pa.Array:
 
 
 def _lists(cuts: pa.Table, rows: int, values: pa.Array) -> pa.Array:
-    """Return `values`, one for each cut, as one list per row. The cuts must be sorted by row."""
+    """Group `values`, one for each cut, into one list per row. The cuts must be sorted by row."""
     bounds = np.searchsorted(cuts["row"].to_numpy(), np.arange(rows + 1)).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(bounds), values)
 

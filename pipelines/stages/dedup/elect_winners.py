@@ -77,8 +77,8 @@ class _Task:
 
 
 def summarise_clusters(task: _Task) -> FileRecord:
-    """Commit the number of members and the first `keep_up_to` documents of each cluster in a part, grouped by
-    partition of clusters.
+    """Commit the `keep_up_to` most preferred documents of each cluster in a part, with the number of its
+    members there, grouped by partition of clusters.
     """
     one, keep = task.candidates, task.verdict.keep
     unit = f"members.{one.number:05d}"
@@ -108,11 +108,11 @@ def summarise_clusters(task: _Task) -> FileRecord:
 
 
 def elect_winners(task: Election) -> tuple[tuple[FileRecord, ...], dict[str, int]]:
-    """Elect the winners of a partition's clusters. Returns two files and the number of clusters by size.
+    """Elect the winners of a partition's clusters. Returns two files, and the number of clusters of each
+    size. Only clusters of at least two documents, at least one of them new, are counted.
 
-    The first file has the results, grouped by the members' parts. The second has the requests for the
-    winners' evidence, grouped by the winners' parts. Only clusters of at least two documents, at least one of
-    them new, are counted.
+    The first file holds the results, grouped by the members' parts. The second holds the requests for the
+    winners' evidence, grouped by the winners' parts.
     """
     unit = f"winners.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -223,8 +223,8 @@ def _verdicts(task: _Task) -> tuple[pa.Table, int]:
 
 
 def _similarity(task: _Task, rows: np.ndarray, back: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each of `rows`, the similarity to its winner and the number of values in its own evidence.
-    If the deduplication uses no evidence, they are 1 and 0.
+    """Return the similarity of each of `rows` to its winner, and the number of values in its own evidence. If
+    the deduplication uses no evidence, they are 1 and 0.
     """
     if task.evidence is None:
         return np.ones(len(rows), np.float32), np.zeros(len(rows), np.int64)

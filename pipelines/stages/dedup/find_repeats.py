@@ -185,8 +185,8 @@ def gone_rows(task: PartTask) -> np.ndarray:
 
 
 def vote_minima(task: PartTask) -> FileRecord:
-    """Commit the distinct minimizers of a part, grouped by partition. Each has the number of its blocks, and
-    the number of its distinct blocks.
+    """Commit the distinct minimizers of a part, each with the number of its blocks and the number of its
+    distinct blocks, grouped by partition.
     """
     from pipelines.kernels.search.repeated_windows import changes, sort_by
     from pipelines.kernels.search.substrings import find_blocks
@@ -318,9 +318,9 @@ def _known_blocks(task: PartTask) -> tuple[_Texts, "Blocks"]:
 
 
 def elect_firsts(task: _PartitionTask) -> FileRecord:
-    """Commit the runs of a partition's windows that also occur in an earlier block, grouped by part. Each run
-    has the document of the first occurrence and, if the earlier block is in the same part, the number of that
-    block.
+    """Find the windows in a partition's blocks that also occur in an earlier block, and commit them as runs,
+    grouped by part. Each run has the document of the first occurrence and, if the earlier block is in the
+    same part, the number of that block.
     """
     from pipelines.kernels.search.repeated_windows import elect_windows
     from pipelines.kernels.text.buffers import text_buffers

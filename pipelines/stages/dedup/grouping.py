@@ -33,8 +33,8 @@ class Grouping(Protocol):
         ...
 
     def similarity(self, members: pa.Array, winners: pa.Array, indices: np.ndarray) -> np.ndarray:
-        """Return the similarity of each member i to winners[indices[i]], float32. `members` and `winners`
-        hold the evidence of the documents.
+        """Return, for each i, the similarity of members[i] to winners[indices[i]], float32. `members` and
+        `winners` contain the evidence of documents.
         """
         ...
 
@@ -93,8 +93,8 @@ def address(parts: pa.ChunkedArray, rows: pa.ChunkedArray) -> pa.Array:
 
 
 def count_suppressed(dropped: pa.Table) -> pa.Table:
-    """Return the number of documents dropped in favour of each winner, as a table with `home` (the winner's
-    part), `home_row` and `count_all`.
+    """Count the documents dropped in favour of each winner. The columns of the result are `home` and
+    `home_row` (the winner's part and row) and `count_all` (the number of dropped documents).
     """
     pairs = dropped.select(["home", "home_row"])
     return pairs.group_by(["home", "home_row"], use_threads=False).aggregate([([], "count_all")])
@@ -111,9 +111,9 @@ def read_tables(out: StepOutput, files: FileList, partition: int) -> Iterator[pa
 
 
 def cut_to_electorate(tables: Iterable[pa.Table], cut: Callable[[pa.Table], pa.Table], most: int) -> pa.Table:
-    """Return the result of `cut` on all tables together; there must be at least one. To bound memory, `cut`
-    is also applied to the rows held so far when they exceed `most` bytes and have doubled since the last cut.
-    So `cut` must give the same result whether or not some rows have been cut before.
+    """Concatenate the tables, of which there must be at least one, and return the result of `cut` on all
+    their rows. To bound memory, the rows held so far are also cut when they exceed both `most` bytes and
+    twice their size after the last cut. These earlier cuts must not change the result.
     """
     held: list[pa.Table] = []
     limit = most
@@ -126,8 +126,8 @@ def cut_to_electorate(tables: Iterable[pa.Table], cut: Callable[[pa.Table], pa.T
 
 
 def others(tables: Iterable[pa.Table], electorate: pa.Table) -> Iterator[pa.Table]:
-    """Yield the rows of each table whose documents are not in `electorate` (the rows that `cut_to_electorate`
-    kept). A table without such rows is skipped.
+    """Yield each table without the rows of documents in `electorate`, which are those that
+    `cut_to_electorate` kept. Tables with no other rows are skipped.
     """
     known = address(electorate["part"], electorate["row"])
     for table in tables:

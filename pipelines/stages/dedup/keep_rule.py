@@ -47,8 +47,8 @@ def columns_read(keys: Sequence[KeepKey]) -> tuple[str, ...]:
 
 
 def key_types(types: pa.Schema, keys: Sequence[KeepKey]) -> tuple[pa.DataType, ...]:
-    """Return the types of the columns that `key_columns` returns. Raises UserError for a column whose type
-    has no order.
+    """Return the types of the columns that `key_columns` returns. Raises UserError for a column that does not
+    contain numbers, times or text.
     """
     kinds = []
     for key in keys:
@@ -81,8 +81,8 @@ def key_columns(part: Part, rows: np.ndarray, keys: Sequence[KeepKey]) -> dict[s
 
 
 def absent_keys(kinds: Sequence[pa.DataType], rows: int) -> dict[str, pa.Array]:
-    """Return the columns of `key_columns`, all null, for documents of finished corpora, which the keys do not
-    order.
+    """Return the columns of `key_columns` with `rows` nulls each. They are for documents of finished corpora,
+    which the keys do not order.
     """
     return {f"key{number}": pa.nulls(rows, kind) for number, kind in enumerate(kinds)}
 

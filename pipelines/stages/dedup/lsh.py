@@ -7,9 +7,10 @@ import pyarrow as pa
 
 
 def band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
-    """Return one key per document and band, uint64 [n, bands], from uint32 signatures [n, at least bands *
-    rows]. The keys of different values or bands collide with a probability of about 2^-64. The constants are
-    those of splitmix64 (Steele et al. 2014).
+    """Return one key per document and band, uint64 [n, bands]: a hash of the number of the band and the
+    `rows` values of the signature in it. `signatures` is uint32 [n, at least bands * rows]. Keys of different
+    bands or values collide with a probability of about 2^-64. The constants are those of splitmix64 (Steele
+    et al. 2014).
     """
     keys = np.empty((len(signatures), bands), np.uint64)
     for band in range(bands):
@@ -23,22 +24,23 @@ def band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
 
 
 def signatures_of(column: pa.Array) -> np.ndarray:
-    """Return the signatures of a column without nulls as uint32 [n, num_perm], without a copy; [0, 1] if the
-    column is empty.
+    """Return a column of MinHash signatures, without nulls, as an array, uint32 [n, num_perm], without a
+    copy. An empty column gives an array of shape [0, 1].
     """
     return column.flatten().to_numpy().reshape(len(column), -1) if len(column) else np.zeros((0, 1), np.uint32)
 
 
 def link_probability(similarity: np.ndarray, bands: int, rows: int) -> np.ndarray:
-    """Return the probability that documents of Jaccard similarity s (`similarity`) share a band: 1 - (1 -
-    s^rows)^bands.
+    """Return 1 - (1 - similarity^rows)^bands, the probability that two documents of this Jaccard similarity
+    have the same values in at least one band.
     """
     return 1 - (1 - similarity**rows) ** bands
 
 
 def best_bands(threshold: float, num_perm: int) -> tuple[int, int]:
-    """Return the (bands, rows), with bands * rows <= `num_perm`, that minimise the false-positive area below
-    the threshold plus the false-negative area above it.
+    """Return the numbers (bands, rows), with bands * rows <= `num_perm`, that minimise the error of finding
+    pairs by shared bands: the area under `link_probability` below the threshold (false positives) plus the
+    area above the curve beyond the threshold (false negatives).
 
     This is the choice of datasketch's MinHashLSH with equal weights (Zhu et al. 2016, "LSH Ensemble", section
     5.5), with areas computed by the midpoint rule in steps of 0.001.

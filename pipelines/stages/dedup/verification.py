@@ -96,8 +96,8 @@ def elect_among_spared(
 
 
 def send_spared(task: _PartTask) -> FileRecord:
-    """Commit the spared documents of a part with their evidence, grouped by partition of clusters. Returns
-    the file.
+    """Commit the spared documents of a part with their evidence, grouped by the partition of their cluster.
+    Returns the file.
     """
     one, verdict = task.candidates, task.verdict
     unit = f"spared.{one.number:05d}"
@@ -124,8 +124,8 @@ def send_spared(task: _PartTask) -> FileRecord:
 
 
 def elect_again(task: Election) -> tuple[tuple[FileRecord, ...], int]:
-    """Elect among the spared documents of a partition. Returns the results of `elect_among_spared` for this
-    partition.
+    """Elect among the spared documents of a partition. Returns the two files and the number that
+    `elect_among_spared` collects from every partition.
     """
     unit = f"again.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -163,8 +163,8 @@ def _electorates(task: Election) -> tuple[pa.Table, int]:
 
 
 def _cut(table: pa.Table, verdict: DedupPolicy) -> pa.Table:
-    """Return the first documents of each cluster, up to the size of the electorate. Cutting some of the
-    documents first does not change the result.
+    """Return the electorate of each cluster. The result is the same if some rows have been cut before, as
+    `cut_to_electorate` requires.
     """
     table = table.take(order_by_preference(table, verdict.keep)).combine_chunks()
     starts, sizes, position = runs(table["cluster"])
@@ -185,9 +185,7 @@ def _vectors(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _elect(table: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each document, the row of its winner, encoded as in pipelines.kernels.search.election, and
-    its similarity to the first kept document that it resembles.
-    """
+    """Return, for each document, the `winner` and the `similarity` that the kernel `elect` computes."""
     from pipelines.kernels.search.election import elect
 
     starts, _, _ = runs(table["cluster"])
@@ -206,7 +204,7 @@ def _is_finished(table: pa.Table) -> np.ndarray:
 
 def _follow(table: pa.Table, stay: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarray]:
     """Return the same as `_elect` for documents outside the electorate. They are compared only with the
-    documents of their cluster in `stay`, and the rows are those of `stay`.
+    documents of their cluster in `stay`, and winners are rows of `stay`.
     """
     from pipelines.kernels.search.election import follow
 

@@ -31,8 +31,8 @@ class EntryList:
     repeated: int
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """Return the index of the entry that equals each key, or -1 if there is none, int64 [m]. Keys are S16
-        [m].
+        """Return, for each of `keys`, S16 [m], the index of the entry equal to it, or -1 if there is none,
+        int64 [m].
         """
         if not len(self.entries):
             return np.full(len(keys), -1)
@@ -58,8 +58,9 @@ def load_entries(kind: str, files: Sequence[str]) -> EntryList:
 
 
 def list_lines(file: str) -> Iterator[tuple[str, str]]:
-    """Yield (`FILE:LINE`, text) of each line of a list file, plain or .gz. Blank lines and lines that begin
-    with `#` are skipped. Raises UserError if the file cannot be decompressed or is not UTF-8.
+    """Yield the position (`FILE:LINE`) and the stripped text of each line of a list file, plain or .gz. Blank
+    lines and lines that begin with `#` are skipped. Raises UserError if the file cannot be decompressed or is
+    not UTF-8.
     """
     try:
         with gzip.open(file) if file.endswith(".gz") else open(file, "rb") as lines:
@@ -77,7 +78,7 @@ def list_lines(file: str) -> Iterator[tuple[str, str]]:
 
 def host_keys(url: Url | None) -> list[bytes]:
     """Return the keys of all host entries that cover a URL: its host and every parent domain, or only the
-    host if that is an IP address. Empty without a host.
+    host if that is an IP address. The list is empty if the URL is None or has no host.
     """
     if url is None or url.host is None:
         return []
@@ -88,8 +89,8 @@ def host_keys(url: Url | None) -> list[bytes]:
 
 
 def page_key(url: Url) -> bytes:
-    """Return the key of the URL entry that covers a URL: a hash of its normal form without a leading
-    `http://` or `https://` and the `www.` that may follow it.
+    """Return the key under which a URL is looked up among URL entries: a hash of its normal form without a
+    leading `http://` or `https://` and any `www.` that follows it.
     """
     return _digest(_PREFIX.sub("", str(url), count=1))
 

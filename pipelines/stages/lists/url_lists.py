@@ -21,8 +21,8 @@ _DIGEST = "S16"  # fixed length, so numpy's NUL padding affects neither order no
 
 
 def list_files(path: str) -> list[Path]:
-    """Return the list files at `path`: the file itself or, for a directory, all files below it that are
-    called `domains` or `urls`, which is the layout of the UT1 block-lists.
+    """Return the list files at `path`: the file itself or, for a directory, all files below it that are named
+    `domains` or `urls`, as in the UT1 block-lists.
     """
     directory = Path(path)
     if not directory.is_dir():

@@ -53,8 +53,8 @@ class Url(NamedTuple):
 
 
 def normalise_url(url: str) -> Url:
-    """Return the normal form of any text used as a URL. A text without a scheme is read as http. An empty
-    text, and one that begins with `?`, `#` or a single `/`, is read as a path.
+    """Return the normal form of a URL, which may be any text. Text without a scheme is read as http. Empty
+    text, and text that begins with `?`, `#` or a single `/`, is read as a path.
 
     The host is None for a path, for a scheme that is not followed by `//` (`mailto:`), and for a malformed
     host or port.
@@ -95,8 +95,8 @@ def _host(host: str) -> str | None:
 
 
 def _normalise_escapes(text: str) -> str:
-    """Percent-encode the characters that a path or query may not contain, and normalise its escapes (RFC
-    3986, section 6.2.2).
+    """Percent-encode the characters that a path or query may not contain, and normalise the escapes that it
+    already has (RFC 3986, section 6.2.2).
     """
     if _PLAIN.fullmatch(text):
         return text
@@ -129,8 +129,8 @@ def _remove_dot_segments(path: str) -> str:
 
 
 def _query(query: str) -> str:
-    """Return the normal form of a query. Parameters of the same name keep their order, which may be
-    significant.
+    """Return the normal form of a query: its parameters sorted by name, without empty and tracking
+    parameters. Parameters of the same name keep their order, which may be significant.
     """
     parameters = [parameter for parameter in _normalise_escapes(query).split("&") if parameter]
     named = [(parameter.partition("=")[0], parameter) for parameter in parameters]

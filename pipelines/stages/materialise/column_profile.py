@@ -153,9 +153,10 @@ def summarise(
     text_bytes: pa.Array,
     groups: Mapping[tuple[str, str], np.ndarray],
 ) -> Summary:
-    """Return the summary of the columns `measured` of part number `index`. `hashes` are the xxh3_64 of each
-    id, uint64, and `text_bytes` is the length of each stored text in UTF-8 bytes. `groups` maps each (step,
-    rule) to a mask of the documents that it dropped, and KEPT to a mask of the kept documents.
+    """Return the summary of a part: of its columns `measured`, of the lengths of its texts, and of samples.
+    `index` is the index of the part, `hashes` contains the xxh3_64 of each id, uint64, and `text_bytes` the
+    length of each stored text in UTF-8 bytes. `groups` maps each (step, rule) to a mask of the documents that
+    it dropped, and KEPT to a mask of the kept documents.
     """
     result = Summary()
     kept = groups[KEPT]

@@ -54,17 +54,19 @@ class Funnel(CorpusStage):
         return (Drop(), EDITED_TEXT, GivenSplits(), *(Column(name, optional=True) for name in self.columns))
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Count, and return the facts: `rows`, the counts of each source and step that writes drops or edits;
-        `distributions` and `values`, the histograms of columns and the frequencies of their values, by
-        source; `samples`, the locations of sampled documents by source, step and rule; `splits`, the counts
-        by split of sources with a configured `split`, if there are any; and `files`, the record of SAMPLE.
+        """Count documents, write SAMPLE, and return the facts: `rows`, the counts of each source and step
+        that writes drops or edits; `distributions` and `values`, the histograms of columns and the
+        frequencies of their values, by source; `samples`, the locations of sampled documents by source, step
+        and rule; `splits`, the counts by split of sources with a configured `split`, if there are any; and
+        `files`, the record of SAMPLE.
 
-        With `moments`, the facts also have `moments` by source and step, where the step `read` stands for the
-        documents as stored. Each entry is a list of four sums over documents: of a^2, r^2, (a - r)^2 and r^3,
-        where a and r are the bytes of a document before and after the step, 0 once it is dropped.
+        With `moments`, the facts also include `moments`, keyed by source and step; the entry `read` is for
+        the documents as stored. Each entry is a list of four sums over documents: of a^2, r^2, (a - r)^2 and
+        r^3, where a and r are the sizes of a document in bytes before and after the step. A dropped document
+        has size 0.
 
-        Writes SAMPLE: the columns of up to SAMPLE_ROWS documents of each source, those with the lowest hashes
-        of their ids.
+        SAMPLE contains the columns of up to SAMPLE_ROWS documents of each source, those with the lowest
+        hashes of their ids.
         """
         facts, sample = self.count(parts, cluster)
         # As a unit, so that a build which `forget` overtook removes what it has written.
@@ -237,7 +239,9 @@ def sample_schema(columns: Sequence[str], types: pa.Schema) -> pa.Schema:
 
 
 def _lowest(documents: pa.Table, hashes: np.ndarray) -> pa.Table:
-    """Return `id`, `text`, `row` and `hash` of the SAMPLE_ROWS documents of a part with the lowest hashes."""
+    """Return the SAMPLE_ROWS documents of a part that have the lowest hashes, with columns `id`, `text`,
+    `row` and `hash`.
+    """
     rows = np.argsort(hashes, kind="stable")[:SAMPLE_ROWS]
     sampled = documents.take(pa.array(rows)).combine_chunks()
     return sampled.append_column("row", pa.array(rows)).append_column("hash", pa.array(hashes[rows]))

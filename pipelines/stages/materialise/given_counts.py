@@ -18,8 +18,8 @@ SplitCounts = dict[str, dict[str, dict[str, int]]]
 
 
 def count_given_splits(parts: Sequence[Part], cluster: Cluster, step: str) -> SplitCounts:
-    """For each source with a configured `split`, count the documents of each split and how many of them are
-    kept.
+    """Return, for each source with a configured `split`, the number of documents in each split and how many
+    of them are kept. Splits without documents are left out.
     """
     given = [part for part in parts if part.given is not None]
     counted = gather(cluster, count_part_splits, given, lambda part: f"{step}: splits of {part.name}") if given else []

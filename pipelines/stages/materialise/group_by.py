@@ -49,9 +49,7 @@ class GroupBy:
     """Number of groups, 2 to 100, for a column of numbers. Without it, every distinct value is a group."""
 
     def check(self) -> None:
-        """Raise ValueError for a column that cannot divide a source, and for a number of quantiles out of
-        range.
-        """
+        """Raise ValueError if `column` cannot divide a source or `quantiles` is out of range."""
         if self.column in (*DOCUMENT_COLUMNS, DROP, EDITS_COLUMN):
             raise ValueError(
                 f"column: got {self.column!r}, expected a column that a step writes: record_fields writes fields of "
@@ -181,7 +179,9 @@ def refuse_many_groups(grouping: DomainGroups, parts: Sequence[Part], cluster: C
 
 
 def find_groups(task: _CountTask) -> list[str]:
-    """Return the names of the groups that the kept documents of a part form, sorted; at most MAX_GROUPS + 1."""
+    """Return the sorted names of the groups that the kept documents of a part form, or the first MAX_GROUPS +
+    1 of them if there are more.
+    """
     columns = dict.fromkeys([DROP, *(each.column for each in task.grouping.levels(task.part))])
     table = task.part.table(columns)
     kept = table.filter(pc.is_null(table[DROP])).combine_chunks()

@@ -195,7 +195,8 @@ class LearnTokenizer(CorpusStage):
 def weigh(
     kept: Mapping[SampleCell, int], shares: Mapping[str, float], temperature: float | None = None
 ) -> dict[SampleCell, float]:
-    """Return the weight of each cell. `kept` is the number of bytes of kept text of each cell.
+    """Return the weight of each cell. `kept` maps each cell to its bytes of kept text, and `shares` maps each
+    source to its `tokenizer_share`.
 
     A group of K bytes has the weight K ** (1 / temperature), or 1 without a temperature. This weight is
     divided among the group's cells in proportion to their bytes. Each cell's weight is then multiplied by the
@@ -214,8 +215,8 @@ def weigh(
 def allot(
     total: int, weights: Mapping[SampleCell, float], available: Mapping[SampleCell, int]
 ) -> dict[SampleCell, int]:
-    """Divide `total` bytes among cells in proportion to their weights. No cell gets more than its `available`
-    bytes; the other cells fill the gap.
+    """Return the number of bytes to take from each cell: `total`, divided in proportion to the weights. No
+    cell gives more than its `available` bytes; the other cells fill the gap if they can.
     """
     quotas = dict.fromkeys(weights, 0)
     open_cells = [cell for cell in weights if weights[cell] > 0 and available[cell] > 0]
@@ -234,8 +235,8 @@ def allot(
 
 
 def measure_text(task: tuple[Part, str]) -> dict[SampleCell, int]:
-    """Return the number of UTF-8 bytes of edited text in each cell of a part, without dropped and held-out
-    documents. The task is the part and `LearnTokenizer.per`.
+    """Return the number of UTF-8 bytes of edited text in each cell of a part, not counting dropped and
+    held-out documents. The task is a part and the value of `LearnTokenizer.per`.
     """
     part, per = task
     if per == "source":
@@ -248,8 +249,8 @@ def measure_text(task: tuple[Part, str]) -> dict[SampleCell, int]:
 
 
 def _trained_on(part: Part, table: pa.Table) -> np.ndarray:
-    """Return whether each document is kept and outside the validation and test splits that its source comes
-    with, bool [rows].
+    """Return whether each document is kept and not in a validation or test split given by its source, bool
+    [rows].
     """
     kept: np.ndarray = pc.is_null(table[DROP]).to_numpy() & ~part.held_out()
     return kept
@@ -268,8 +269,9 @@ class _SampleTask:
 
 
 def is_sampled(ids: pa.Array, share: float | np.ndarray, seed: int) -> np.ndarray:
-    """Return whether each document is sampled, bool [n]: whether a hash of its id and the seed (splitmix64),
-    scaled to [0, 1), is below `share`, which is one number for all documents or one per document.
+    """Return whether each document is sampled, bool [n]: whether the splitmix64 hash of its id and `seed`,
+    scaled to [0, 1), is below `share`. `share` is one number for all documents, or an array of one per
+    document.
     """
     integers = ids_as_integers(ids)
     key = (

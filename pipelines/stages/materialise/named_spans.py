@@ -25,8 +25,8 @@ def entities_of(types: Iterable[SpanType]) -> tuple[str, ...]:
 
 
 def find_named_spans(text: pa.LargeStringArray, types: Collection[SpanType], finder: NameFinder) -> FoundSpans:
-    """Find the spans of these types in each text. Of spans that overlap, the one that begins first is kept,
-    or the longest of those that begin together. Raises UserError if the model cannot be loaded.
+    """Find the spans of these types in each text. Of overlapping spans, the one that begins first is kept; if
+    several begin together, the longest. Raises UserError if the model cannot be loaded.
     """
     texts = text.to_pylist()
     numbers = {entity: SPAN_TYPES.index(kind) for kind in types for entity in ENTITIES[kind]}

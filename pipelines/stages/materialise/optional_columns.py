@@ -61,7 +61,8 @@ def encode_pairs(
     finder: "NameFinder | None" = None,
 ) -> TokenColumns:
     """Encode the two sides of each pair (see `sides_of`) separately, and join their tokens into one document.
-    `targets` is the token at which the target of each document begins, or -1 if a side has no tokens.
+    `targets` holds, for each document, the position of the first token of its target, or -1 if a side has no
+    tokens.
     """
     made = encode_with_columns(encoder, sides, sentences, span_types, finder)
     sizes = np.diff(made.offsets).reshape(-1, 2)
@@ -90,8 +91,8 @@ def encode_with_columns(
     span_types: Sequence[SpanType],
     finder: "NameFinder | None" = None,
 ) -> TokenColumns:
-    """Encode texts, and find the tokens at which sentences begin, if requested, and the tokens of spans of
-    these types. Spans are found by `finder`, or by patterns if `finder` is None.
+    """Encode texts. Also find the tokens at which sentences begin if `sentences` is set, and the tokens of
+    spans of `span_types`. Spans are found by `finder`, or by patterns if `finder` is None.
     """
     if not sentences and not span_types:
         return TokenColumns(*encoder.encode(text), None, None)
@@ -144,11 +145,11 @@ def _token_starts(begins: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) ->
 def _token_spans(
     first: np.ndarray, last: np.ndarray, following: np.ndarray, types: np.ndarray, offsets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the spans as token ranges, int32 [spans, 3] (first token, end of the range, type), and their
-    offsets by document. `first`, `last` and `following` are the indices of the tokens that hold the first
-    character of each span, its last character, and the character after it.
+    """Return the spans as token ranges, int32 [spans, 3] (first token, end, type), and their offsets by
+    document. For each span, `first`, `last` and `following` are the indices of the tokens that contain its
+    first character, its last character, and the character after it.
 
-    A span that overlaps the one kept before it is removed.
+    A span that overlaps the previous kept span is left out.
     """
     # A token may hold the last character and the one after it. A space that is a token of its own holds the first character
     # of its word, which may be the last one too, so `following` is needed to find the end of a span of one letter.

@@ -27,8 +27,8 @@ _BANDS, _ROWS = 14, 8
 
 def measure_overlap(split: ValidationSplit, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
     """Return, for each source, the numbers of kept validation and test documents, and how many of each have a
-    near-copy in the training split of any source. If overlap cannot be measured, return only `not_measured`,
-    the reason.
+    near-copy in the training split of any source. If overlap cannot be measured, return only the reason, as
+    `not_measured`.
     """
     if not parts:
         return {}
@@ -74,11 +74,12 @@ class _BandTask:
 
 
 def scatter_split_bands(task: _BandTask) -> FileRecord:
-    """Commit the band keys of a part's kept documents, grouped by partition of keys. Returns the file.
+    """Commit the band keys of a part's kept documents, grouped by the partition of each key. Returns the
+    file.
 
-    Each key has two numbers, `part` and `row`, both -1 for a training document. For a held-out document,
-    `part` is the index of its part, plus the number of all parts if it is a test document. `row` is its index
-    among the part's kept documents that have a signature.
+    Each key is stored with two numbers, `part` and `row`, both -1 for a training document. For a held-out
+    document, `part` is the index of its part, plus the total number of parts if it is a test document. `row`
+    is its index among the part's kept documents that have a signature.
     """
     unit = f"split.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -115,8 +116,8 @@ class _MatchTask:
 
 
 def match_bands(task: _MatchTask) -> list[tuple[int, int]]:
-    """Return (part, row), as numbered by `scatter_split_bands`, of each held-out document that shares a band
-    with a training document in one partition.
+    """Return the held-out documents that share a band key with a training document in one partition of the
+    keys, as (part, row) in the numbering of `scatter_split_bands`.
     """
     table = task.files.gather_rows(task.partition)
     band, part, row = (table[name].to_numpy() for name in ("band", "part", "row"))

@@ -309,8 +309,9 @@ def _encoder_at(path: str, checksum: str) -> "Encoder":
 
 
 def _groups(parts: Sequence[Part], sizes: Sequence[int], limit: int) -> list[tuple[int, tuple[Part, ...]]]:
-    """Combine neighbouring parts of a source as long as their kept text fits into `limit` bytes. `sizes` are
-    the bytes of each part's kept text. Return (index within the source, parts) for each group.
+    """Combine neighbouring parts of a source as long as their kept text fits into `limit` bytes. `sizes`
+    holds the bytes of each part's kept text. Return (index of the group within its source, parts) for each
+    group.
     """
     groups: list[list[Part]] = []
     filled = 0
@@ -339,8 +340,8 @@ class _MeasureTask:
 
 
 def measure_kept(task: _MeasureTask) -> tuple[int, int]:
-    """Return the number of UTF-8 bytes of the kept, edited text of a part, and the number of documents on
-    which the encoder was compared with the library `tokenizers`. Raises UserError if their tokens differ.
+    """Return the size of a part's kept, edited text in UTF-8 bytes, and the number of documents on which the
+    encoder was compared with the library `tokenizers`. Raises UserError if the two produce different tokens.
     """
     if not task.documents:
         return task.part.kept_text_bytes(), 0
@@ -374,8 +375,8 @@ class _EncodeTask:
 
 
 def encode_documents(task: _EncodeTask) -> Receipt:
-    """Commit the shards of neighbouring parts, one for each `group_by` group and split that has documents,
-    and return the receipt.
+    """Encode neighbouring parts into shards, one for each `group_by` group and split that has documents.
+    Commit the shards and return the receipt.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:

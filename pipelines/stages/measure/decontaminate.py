@@ -173,8 +173,8 @@ class _PartTask:
 
 
 def find_items(task: _PartTask) -> FileRecord:
-    """Commit the occurrences of the evaluation sets' n-grams in a part, and the number of its documents that
-    contain each n-gram. Returns the file of these numbers.
+    """Commit the occurrences of the evaluation sets' n-grams in a part, and the number of documents in the
+    part that contain each n-gram. Returns the file of document counts.
     """
     unit = f"hits.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -214,8 +214,8 @@ class _TallyTask:
 
 
 def count_ngrams(task: _TallyTask) -> tuple[FileRecord, FileRecord]:
-    """Commit the n-grams that more than `stage.common` documents contain, with their numbers of documents,
-    and the texts of evaluation sets that are searched for. Returns both files.
+    """Commit two files and return them: the n-grams that occur in more than `stage.common` documents, with
+    their document counts, and the texts of evaluation sets that are searched for.
     """
     receipt = task.out.receipt("common")
     if receipt is None:
@@ -232,7 +232,9 @@ def count_ngrams(task: _TallyTask) -> tuple[FileRecord, FileRecord]:
 
 
 def _searched(index: Index) -> pa.Table:
-    """Return a table of the texts of the index, except those whose n-grams are all too common in the sets."""
+    """Return a table of the texts that are searched for, with their copies: those with at least one n-gram in
+    the index.
+    """
     named = [*zip(index.names, range(len(index.names)), strict=True), *index.copies]
     rows = [(name, FIELDS[index.fields[text]], index.names[text]) for name, text in named if index.counts[text]]
     columns = zip(*rows, strict=True) if rows else ((), (), ())
@@ -255,8 +257,8 @@ class _Finds:
 
 
 def score_documents(task: _PartTask) -> FileRecord:
-    """Commit the columns of a part. Returns the record of the file that lists the texts of evaluation sets
-    found in the part.
+    """Commit the step's columns for a part. Returns the record of the file that lists the texts of evaluation
+    sets found in the part.
     """
     unit = task.part.unit
     receipt = task.out.receipt(unit)
@@ -278,12 +280,12 @@ def score_documents(task: _PartTask) -> FileRecord:
 def find_texts(
     index: Index, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray, ngrams: np.ndarray, common: np.ndarray
 ) -> _Finds:
-    """Return the texts that documents contain with sufficient evidence. Occurrence i is the n-gram
-    `ngrams[i]` in the bytes [`starts[i]`, `ends[i]`) of document `rows[i]`; `common` lists the n-grams in too
-    many documents.
+    """Find the evaluation texts in each document, keeping those with sufficient evidence. Occurrence i is the
+    n-gram `ngrams[i]` in the bytes [`starts[i]`, `ends[i]`) of document `rows[i]`; `common` lists the n-grams
+    that occur in too many documents.
 
-    The evidence is sufficient if one of the n-grams found is not in `common`, or if the text has several
-    n-grams and those found cover as many words as all of them.
+    The evidence is sufficient if at least one of the n-grams found is not in `common`, or if the text has
+    several n-grams and those found cover as many words as all of them.
     """
     many = index.bounds[ngrams + 1] - index.bounds[ngrams]
     hit = np.repeat(np.arange(len(ngrams)), many)
@@ -336,7 +338,9 @@ def _columns(stage: Decontaminate, index: Index, finds: _Finds, part: Part) -> p
 
 
 def _lists(owners: np.ndarray, rows: int, values: pa.Array) -> pa.Array:
-    """Return the values as one list per row. `owners` are the rows of the values, ascending."""
+    """Return an array of one list of values per row. `owners` holds the row of each value, in ascending
+    order.
+    """
     return pa.ListArray.from_arrays(pa.array(np.searchsorted(owners, np.arange(rows + 1)).astype(np.int32)), values)
 
 

@@ -43,8 +43,8 @@ class EvaluationSet:
     """
 
     def check(self) -> None:
-        """Raise ValueError for a file that does not exist or has an unknown format, for an invalid name, and
-        if both `prompts` and `answers` are empty.
+        """Raise ValueError if the file does not exist or has an unknown format, if the name is invalid, or if
+        both `prompts` and `answers` are empty.
         """
         if not self.file.endswith(_SUFFIXES) or not Path(self.file).is_file():
             raise ValueError(f"file: got {self.file!r}, expected an existing file that ends in {', '.join(_SUFFIXES)}")
@@ -54,8 +54,8 @@ class EvaluationSet:
             raise ValueError(f"name: got {self.name!r}, expected some characters other than #")
 
     def texts(self) -> Iterator[tuple[int, str, int, str]]:
-        """Yield (record, name of the item, index into FIELDS, text) for every text, in NFC. Raises UserError
-        for an invalid record.
+        """Yield (record number, name of the item, index into FIELDS, text) for every text, in NFC. Raises
+        UserError for an invalid record.
         """
         for record, item in enumerate(self._items()):
             named = record if self.ids is None else self._value(record, item, self.ids)
@@ -135,8 +135,8 @@ class Index:
 
 
 def index_sets(sets: Sequence[EvaluationSet], ngram: int, min_words: int, common: int) -> Index:
-    """Return the index of all texts of at least `min_words` words. A text shorter than `ngram` words is a
-    single n-gram. N-grams that occur in more than `common` distinct texts are excluded.
+    """Index the n-grams of all texts with at least `min_words` words. A text of fewer than `ngram` words
+    counts as a single n-gram. N-grams that occur in more than `common` distinct texts are excluded.
     """
     from pipelines.kernels.signals.ngrams import make_table, ngram_keys
 
@@ -181,8 +181,9 @@ def index_sets(sets: Sequence[EvaluationSet], ngram: int, min_words: int, common
 
 
 def covered_words(groups: np.ndarray, starts: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:
-    """Return the number of words that n-grams cover in each group, int64 [count]. N-gram i belongs to the
-    group g = groups[i], begins at the word starts[i], and has lengths[g] words. Overlaps count once.
+    """Return the number of words that n-grams cover in each group, int64 [count]. N-gram i belongs to group g
+    = groups[i], begins at word starts[i], and is lengths[g] words long. A word in several n-grams counts
+    once.
     """
     order = np.lexsort((starts, groups))
     groups, starts = groups[order], starts[order]

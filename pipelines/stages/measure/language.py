@@ -207,7 +207,9 @@ class Language(MeasuresText, PartStage):
         return pa.table(columns, schema=self.writes())
 
     def _guess(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> tuple["np.ndarray", _Guesses]:
-        """Return, for the texts data[start:end], the ends of the prefixes that are read, and the guesses."""
+        """Return, for each text data[starts[i]:ends[i]], the end of the prefix that the models read, and the
+        guesses.
+        """
         import numpy as np
 
         from pipelines.kernels.text.prefixes import cut_prefixes, lower_capitals
@@ -243,8 +245,8 @@ class Language(MeasuresText, PartStage):
     def _by_paragraph(
         self, offsets: "np.ndarray", data: "np.ndarray", heads: "np.ndarray", documents: _Guesses
     ) -> list[pa.Array]:
-        """Return the columns `language_share` and `language_paragraphs`. `heads` are the start and end of
-        each document's prefix.
+        """Return the columns `language_share` and `language_paragraphs`. Only paragraphs that begin in a
+        document's prefix count. `heads` holds the start and end of each prefix in `data`.
         """
         import numpy as np
 

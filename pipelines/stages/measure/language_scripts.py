@@ -158,8 +158,8 @@ code of the macrolanguage. Bokmål is `no`, as lid.176 and resiliparse write it.
 
 
 def language_code(label: str) -> str:
-    """Return the ISO 639 code of a label with a script, with two letters if there is such a code (`en` for
-    `eng_Latn`). Other labels are returned unchanged.
+    """Return the ISO 639 code in a label that names a script, as its two-letter form if there is one (`en`
+    for `eng_Latn`). Other labels are returned unchanged.
     """
     match = _SCRIPT_LABEL.fullmatch(label)
     return label if match is None else _CODES.get(match[1], match[1])
@@ -167,9 +167,9 @@ def language_code(label: str) -> str:
 
 def main_script(text: str) -> str:
     """Return the ISO 15924 code of the script with the most letters in a text, or `Zyyy` for a text without
-    letters. The scripts that are not in `_BLOCKS` count as one script, `Zzzz`.
+    letters. All scripts outside `_BLOCKS` count as one, `Zzzz`.
 
-    If a tenth or more of the Han and kana letters are kana, they count as one script, `Jpan`.
+    Han and kana count as one script, `Jpan`, if at least a tenth of their letters are kana.
     """
     counts = _count(text)
     if not counts[1:].any():
@@ -195,11 +195,12 @@ def written_in(text: str, language: str) -> bool:
 
 
 def language_of_script(text: str) -> tuple[str, float] | None:
-    """Return the language that a text's script identifies, and the share of its letters in that script, or
-    None if no script identifies a language.
+    """Return the language that a text's script identifies, and the share of its letters in that script.
+    Return None if the script does not identify a language.
 
-    Nine tenths of the letters must be in a script that only one language uses, or in Han and kana together.
-    The latter are Japanese if a tenth or more of the letters are kana, else Chinese.
+    At least nine tenths of the letters must be in a script that is used by one language (`_ONE_LANGUAGE`), or
+    in Han and kana together. Han and kana are Japanese if at least a tenth of the text's letters are kana,
+    otherwise Chinese.
     """
     if text.isascii():
         return None
@@ -213,7 +214,7 @@ def language_of_script(text: str) -> tuple[str, float] | None:
 
 
 def _count(text: str) -> "np.ndarray":
-    """Return the number of letters of each script, by its index in `_table`, int64 [scripts + 2]."""
+    """Return the number of letters in each script, indexed as in `_table`, int64 [scripts + 2]."""
     import numpy as np
 
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
@@ -222,8 +223,9 @@ def _count(text: str) -> "np.ndarray":
 
 @cache
 def _table() -> "np.ndarray":
-    """Return the script index of each code point, uint8 [0x110000]. Letters outside the blocks in `_BLOCKS`
-    have index 1. Combining marks of a script, such as the vowel signs of Devanagari, have its index.
+    """Return the script index of each code point, uint8 [0x110000]. Letters and combining marks in `_BLOCKS`,
+    such as the vowel signs of Devanagari, have the index of their script. Other letters have 1, and all other
+    code points 0.
     """
     import numpy as np
 

@@ -91,8 +91,8 @@ def _texts(value: Any) -> list[str]:
 
 
 def _directives(values: Iterable[str], agents: frozenset[str]) -> Iterable[str]:
-    """Yield the directives that apply to all crawlers or to one of `agents`. The name of a crawler applies up
-    to the next name in the same value.
+    """Yield the directives that apply to all crawlers or to one of `agents`. Directives after the name of a
+    crawler apply only to it, up to the next name in the same value.
     """
     for value in values:
         agent = "*"

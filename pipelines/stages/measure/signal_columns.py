@@ -103,8 +103,9 @@ PEER_SIGNALS = pa.schema(
 def count_blocks(
     text: pa.ChunkedArray, count: Callable[["np.ndarray", "np.ndarray"], dict[str, "np.ndarray"]]
 ) -> Counts:
-    """Run `count(offsets, data)` on the documents of a text column, one block at a time. `text` must have at
-    least one document. Returns the concatenated counts, and `bytes`, the UTF-8 bytes of each document.
+    """Run `count(offsets, data)` on the documents of a text column, one block at a time. Return the
+    concatenated counts, and `bytes`, the number of UTF-8 bytes of each document. `text` must have at least
+    one document.
     """
     import numpy as np
 

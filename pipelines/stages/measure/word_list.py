@@ -96,7 +96,7 @@ class WordList(ReadsText, PartStage):
 
     def setup(self) -> None:
         """Load the lists. Raises UserError if one has changed since the build was planned or is not UTF-8, or
-        if no entry of `files`, or none of `unless_near`, can be searched for.
+        if `files` or a given `unless_near` contains no entry that can be searched for.
         """
         if self._read_checksums() != self._checksums:
             raise UserError(
@@ -169,9 +169,9 @@ def _search(data: "np.ndarray", bounds: "np.ndarray", index: "Index") -> "tuple[
 def _are_near(
     occurrences: "np.ndarray", near: "np.ndarray", rows: "np.ndarray", words: "np.ndarray", window: int
 ) -> "np.ndarray":
-    """Return whether an occurrence in `near` is within `window` words of each of `occurrences`, in the same
-    document, bool [occurrences]. Both are as `find_entries` returns them for sentences. `rows` and `words`
-    are the document and the number of words of each sentence.
+    """Return, for each of `occurrences`, whether one of `near` is within `window` words in the same document,
+    bool [occurrences]. Both are as `find_entries` returns them for sentences. `rows` and `words` hold the
+    document and the number of words of each sentence.
     """
     import numpy as np
 

@@ -48,9 +48,9 @@ class Detector:
     def detect(
         self, texts: pa.ChunkedArray, ids: pa.ChunkedArray, entities: Sequence[str] | None = None
     ) -> Iterator[tuple[int, Detection]]:
-        """Yield (row, detection) for detections of any score. If `entities` are given, only these are
-        searched for; they must be pattern entities of this detector. Raises UserError if a recognizer or the
-        named-entity model fails.
+        """Yield (row, detection) for every detection, however low its score. If `entities` are given, only
+        these are searched for; they must be pattern entities of this detector. Raises UserError if a
+        recognizer or the named-entity model fails.
         """
         from pipelines.kernels.text.buffers import text_buffers
         from pipelines.stages.pii.windows import GATES
@@ -82,7 +82,7 @@ class Detector:
     def _hits(
         self, entity: str, offsets: "np.ndarray", data: "np.ndarray", chains: "Chains | None"
     ) -> Iterator[tuple[int, list[tuple[int, int, int]]]]:
-        """Yield (row, hits) for every document that can contain the entity. A hit is (row, start, end), with
+        """Yield (row, hits) for every document that may contain the entity. A hit is (row, start, end), with
         offsets in bytes of the document; hits are in order.
         """
         import numpy as np
@@ -193,8 +193,8 @@ class _Match(NamedTuple):
 
 
 def _batches(windows: list[str]) -> Iterator[list[str]]:
-    """Yield lists of consecutive windows with at most _BATCH characters in total, or one longer window.
-    Larger batches are avoided because phonenumbers gives up on a text after 65,535 false starts.
+    """Yield lists of consecutive windows with at most _BATCH characters in total; a longer window is a list
+    of its own. Larger batches are avoided because phonenumbers gives up on a text after 65,535 false starts.
     """
     batch: list[str] = []
     size = 0

@@ -17,8 +17,8 @@ from pipelines.stages.pii.pii import Pii
 
 
 def redact_texts(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
-    """Return `values`, short texts that belong to the source of `part`, with placeholders for everything that
-    the part's pii steps find.
+    """Return `values`, short texts from the source of `part`, with everything that the part's pii steps find
+    replaced with placeholders.
     """
     values = [value.encode("utf-8", "backslashreplace").decode() for value in values]  # a lone surrogate is no text
     for _, step in pii_steps(corpus, part) if values else ():
@@ -46,8 +46,8 @@ def _only_annotates(step: PublishedStep) -> bool:
 
 
 def _detect(step: PublishedStep, part: Part) -> pa.Array:
-    """Return edits of the stored text that put placeholders in place of everything that a pii step finds in a
-    part. The part must have only the annotations that precede the step.
+    """Return edits of the stored text that replace everything that a pii step finds in a part with
+    placeholders. The part must have only the annotations that precede the step.
     """
     knobs = step.manifest.identity["knobs"] | {"action": "placeholder", "actions": {}, "fields": []}
     stage = parse(Pii, knobs, step.label)
@@ -59,8 +59,8 @@ def _detect(step: PublishedStep, part: Part) -> pa.Array:
 
 
 def without_personal_data(corpus: Corpus, part: Part) -> Part:
-    """Return a part with edits for everything that its pii steps find, even if a step only annotates it or
-    its `where` excludes the row. The part must be in memory.
+    """Return a part with edits that redact everything that its pii steps find, even where a step only
+    annotates or its `where` excludes the row. The part must be in memory.
     """
     for position, step in pii_steps(corpus, part):
         annotation = part.annotations[position]

@@ -59,7 +59,9 @@ def _patterns() -> dict[str, list[re.Pattern[str]]]:
 
 
 def is_false(entity: str, document: "np.ndarray", start: int, end: int) -> bool:
-    """Return whether the `entity` found at bytes [start, end) of `document`, uint8, is a false find."""
+    """Return whether an `entity` found at bytes [start, end) of `document` (uint8) matches an entry of the
+    list of false finds.
+    """
     if not (patterns := _patterns().get(entity)):
         return False
     before = document[max(0, start - _REACH) : start].tobytes().decode(errors="ignore")

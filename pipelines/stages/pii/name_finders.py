@@ -44,8 +44,8 @@ _WORDS = re.compile(r"[^\W_]+")
 
 
 def is_relative(time: str) -> bool:
-    """Return whether a time is relative and so names no date: all of its words are English words such as
-    "next", "two" or "weeks".
+    """Return whether a time is relative, such as "next week", and so names no date: whether it consists only
+    of English words in _RELATIVE_WORDS.
     """
     words = _WORDS.findall(time.lower())
     return bool(words) and _RELATIVE.issuperset(words)
@@ -124,9 +124,8 @@ class _SpacyModel:
 
 
 def _unneeded(pipeline: Any) -> list[str]:
-    """Return the components of a spaCy pipeline that can be disabled without changing its entities. If there
-    is an entity or span ruler, every component is kept, because the ruler's patterns may refer to any
-    attribute.
+    """Return the components of a spaCy pipeline that can be disabled without changing the entities found.
+    With an entity or span ruler there are none, because its patterns may refer to any attribute.
     """
     factories = {name: pipeline.get_pipe_meta(name).factory for name in pipeline.pipe_names}
     if {"entity_ruler", "span_ruler"} & {*factories.values()}:
@@ -174,8 +173,8 @@ def check_model(model: str, entities: Sequence[str]) -> None:
 
 
 def model_versions(model: str) -> dict[str, str]:
-    """Return the versions of the libraries that run a model, with the version of an installed model or the
-    checksum of a directory.
+    """Return the versions of the libraries that run a model, and the version of the model if it is given by
+    name or the checksum of its directory.
     """
     if not is_directory(model):
         return library_versions("spacy", model)
@@ -188,7 +187,7 @@ def model_versions(model: str) -> dict[str, str]:
 
 def model_library(model: str) -> tuple[tuple[str, str], ...]:
     """Return ((module, installation command),) for a spaCy model given by name, otherwise (). The command
-    always installs spaCy's small English model.
+    installs spaCy's small English model, even if another is named.
     """
     if not model or is_directory(model):
         return ()
@@ -196,8 +195,8 @@ def model_library(model: str) -> tuple[tuple[str, str], ...]:
 
 
 def model_notice(model: str, remedy: str) -> str:
-    """Return a warning that a model is slow; empty without a model. `remedy` says what to do about a slow
-    spaCy model.
+    """Return a warning that a model is slow, or an empty string if `model` is empty. `remedy` is advice that
+    ends the warning for a spaCy model; for a token classifier it is not used.
     """
     if not model:
         return ""

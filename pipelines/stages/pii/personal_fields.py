@@ -40,8 +40,8 @@ def check_fields(names: Sequence[str]) -> None:
 def redact_fields(
     names: Sequence[str], docs: pa.Table, search: Search
 ) -> tuple[dict[str, list[str | None]], list[Counter[str]]]:
-    """Return the columns that `names` request (`pii_url`, `pii_meta` or both), and the number of finds by
-    entity for each document.
+    """Return the redacted columns that `names` request (`pii_url`, `pii_meta` or both), null where nothing
+    was replaced, and the number of finds by entity in each document.
 
     Within the chosen fields of `meta`, the search covers all strings, field names, and integers of six or
     more digits. An integer in which something is replaced becomes a string.
@@ -86,8 +86,8 @@ def _select_fields(meta: Any, names: set[str]) -> Any:
 
 
 def _texts(value: Any) -> list[str]:
-    """Return all strings of a JSON value, including field names, and as strings its integers of _MIN_DIGITS
-    or more digits.
+    """Return all strings of a JSON value, including field names, and its integers of _MIN_DIGITS or more
+    digits, converted to strings.
     """
     if isinstance(value, str):
         return [_clean(value)]
@@ -127,9 +127,9 @@ def decode_at(url: str) -> str:
 
 
 def split_url_parts(url: str) -> str:
-    """Return a URL with its separators replaced with spaces.
+    """Return a URL with each of the separators / ? # & = replaced with a space.
 
-    Presidio's pattern for e-mail addresses allows these separators before the @, so in a URL it would take
+    Presidio's pattern for e-mail addresses allows these characters before the @, so in a URL it would take
     the host and path for the beginning of the address.
     """
     return url.translate(_SPACES)

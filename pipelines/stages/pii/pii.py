@@ -345,8 +345,8 @@ class Pii(ReadsText, PartStage):
         return _Finds(edits, spans, counts)
 
     def _resolve(self, detections: Sequence[_RowDetection]) -> Iterator[_RowDetection]:
-        """Yield one detection for each group of overlapping detections, over everything that the group
-        covers. The input is sorted by row, then by start.
+        """Yield the strongest detection of each group of overlapping detections, extended to everything that
+        the group covers. The input must be sorted by row, then by start.
         """
         group: list[_RowDetection] = []
         reach = -1

@@ -110,8 +110,8 @@ LEVELS: dict[str, tuple[str, ...]] = {
 
 
 def load_recognizers(entities: tuple[str, ...], phone_regions: tuple[str, ...]) -> dict[str, Any]:
-    """Return a recognizer in the reference configuration for each of `entities`, which must be in
-    PATTERN_ENTITIES.
+    """Return a mapping from each of `entities`, which must be in PATTERN_ENTITIES, to its recognizer in the
+    reference configuration.
 
     This affects the whole process: it silences Presidio's logger, which quotes text, and keeps tldextract
     from downloading a suffix list or writing a cache.
@@ -143,8 +143,8 @@ def _own_recognizer(entity: str, patterns: Mapping[str, float], flags: int) -> A
 
 @cache  # building the tree of the suffix list takes 20 ms
 def presidio() -> Any:
-    """Import Presidio's module of predefined recognizers and return it. Its logger and tldextract are changed
-    as `load_recognizers` says.
+    """Import and return Presidio's module of predefined recognizers. Presidio's logger and tldextract are
+    changed as `load_recognizers` says.
     """
     logging.getLogger("presidio-analyzer").disabled = True
     import tldextract.tldextract

@@ -84,8 +84,8 @@ def fingerprint(key: bytes) -> str:
 
 
 def replacement(action: str, entity: str, value: str, key: bytes) -> str:
-    """Return the replacement of a value by an action other than `annotate`. `pseudonym` needs an entity in
-    PSEUDONYMS. `key` is used only for `hmac` and `pseudonym`.
+    """Return the text that replaces a value under an action other than `annotate`. `pseudonym` needs an
+    entity in PSEUDONYMS. `key` is used only for `hmac` and `pseudonym`.
     """
     if action == "mask":
         return "".join(character if character.isspace() else "*" for character in value)
@@ -135,8 +135,8 @@ def _digits(value: str) -> str:
 
 
 def _fill_digits(value: str, digits: str) -> str:
-    """Return `value` with its digits replaced by `digits`, in order, or `digits` alone if the numbers of
-    digits differ.
+    """Return `value` with its digits replaced by `digits`, in order, or `digits` alone if `value` has more or
+    fewer digits.
     """
     if sum(map(str.isdecimal, value)) != len(digits):
         return digits

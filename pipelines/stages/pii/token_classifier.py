@@ -150,8 +150,8 @@ def _on_one_thread() -> Iterator[None]:
 
 
 def check_token_classifier(directory: Path, entities: Sequence[str]) -> None:
-    """Raise ValueError if a directory lacks files, has unknown labels, or has no label for any of the
-    entities.
+    """Raise ValueError if a directory lacks config.json, model.safetensors or tokenizer.json, or if its model
+    has an unknown label or no label for any of the entities.
     """
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         if (directory / name).is_file():

@@ -127,10 +127,10 @@ def word_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Windo
 
 
 def code_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window:
-    """Return the words of the chain text[start:end], neighbouring words with digits, and at most one more
-    word on each side.
+    """Return the chain text[start:end], extended to whole words, then over neighbouring words with digits,
+    and then by one more word, if there is one, on each side.
 
-    The extra words are needed because some identity numbers begin or end with letters.
+    The last words are needed because some identity numbers begin or end with letters.
     """
     left, right = _WORD[0].match(text, 0, start).start(), _WORD[1].match(text, end).end()
     while match := _CODE_WORD[0].match(text, 0, left):
@@ -214,11 +214,11 @@ def _is_word(character: str) -> bool:
 
 
 def phone_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """Return the chain text[start:end] and the chains joined to it by extension labels, from the first
-    possible phone number on.
+    """Return the chain text[start:end] and the chains joined to it by extension labels, starting at the first
+    possible phone number.
 
-    Return None if the chain itself cannot be a phone number, and an empty window if no candidate in the
-    joined chains can be a valid one.
+    Return None if the chain itself cannot be a phone number, and an empty window if the joined chains cannot
+    contain a valid number.
     """
     plus = _PLUS.search(text, max(0, start - _LEAD_REACH), start) is not None
     if not can_be_phone(text[start:end], plus, regions):
@@ -285,8 +285,8 @@ def _may_reject(character: str) -> bool:
 
 
 def can_be_phone(piece: str, plus: bool, regions: tuple[str, ...], whole: bool = False) -> bool:
-    """Return whether the piece may hold a valid phone number; when in doubt, True. `plus` says that the
-    number may begin with a plus, even one before the piece.
+    """Return whether a piece may contain a valid phone number; when in doubt, True. `plus` says whether the
+    number may begin with a plus, inside or before the piece.
 
     With `whole`, the number must consist of all digits of the piece, apart from those of an extension.
     """
@@ -309,8 +309,8 @@ def _can_be_phone(piece: str, plus: bool, regions: tuple[str, ...], whole: bool)
 
 
 def phone_digits(regions: tuple[str, ...]) -> int:
-    """Return the smallest number of digits of a valid phone number with a plus or, without one, in any of the
-    `regions`.
+    """Return the minimum number of digits of a valid phone number that is written with a plus or belongs to
+    one of the `regions`.
     """
     return min(INTERNATIONAL_DIGITS, *(_national(region).least for region in regions))
 

@@ -60,9 +60,9 @@ class ColumnModel:
         return digest([[column.name, list(column.definitions)] for column in self.columns])
 
     def evaluate(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log-odds of documents, float64 [n], and the contributions to them, float64 [n, columns].
-        The log-odds are a constant plus the sum of the contributions. `values` are float64 [n, columns], with
-        NaN for a missing one.
+        """Return the log-odds of the positive class for each document, float64 [n], and the contribution of
+        each column to them, float64 [n, columns]. The log-odds are a constant plus the sum of the
+        contributions. `values` is float64 [n, columns], NaN where a value is missing.
         """
         contributions = np.zeros(values.shape)
         if self.method == "regression":
@@ -96,9 +96,7 @@ def save_model(model: ColumnModel, path: Path) -> None:
 
 
 def model_file(model: str) -> Path:
-    """Return the model file that `model` names: MODEL_FILE in it if it is a directory, otherwise `model`
-    itself.
-    """
+    """Return the path of a model file: `model` itself or, if that is a directory, the MODEL_FILE in it."""
     path = Path(model)
     return path / MODEL_FILE if path.is_dir() else path
 

@@ -17,7 +17,7 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def column_values(part: Part, names: Sequence[str], rows: pa.Array | None = None) -> np.ndarray:
-    """Return columns of a part, or of only some `rows`, as float64 [n, columns].
+    """Return columns of a part, for all of its rows or only for `rows`, as float64 [n, columns].
 
     A value is NaN if it is null or infinite, or if no step wrote its column for the source.
     """

@@ -43,10 +43,10 @@ class EmbeddingModel:
         return len(self.arrays["weights"])
 
     def evaluate(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the value of each vector, float64 [n], and the contributions to it, float64 [n, 2].
+        """Return the model's value for each vector, float64 [n], and two contributions to it, float64 [n, 2].
 
         The value is the log-odds of the positive class (logistic) or the predicted score (ridge). It equals
-        the intercept plus the two contributions: along the line between the means of both classes, and in all
+        the intercept plus both contributions: the first from the direction of `axis`, the second from all
         other directions.
         """
         contributions = np.zeros((len(vectors), 2))

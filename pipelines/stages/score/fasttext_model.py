@@ -37,8 +37,8 @@ class FastTextModel:
         """Return the k most probable labels of each text data[start:end], best first: indices into `labels`,
         int32 [n, k], and probabilities, float32 [n, k].
 
-        A missing label has the index -1 and the probability 0. Labels are missing for a text without
-        features, if the model has fewer than k labels, and if a hierarchical softmax gives them a probability
+        A missing label has the index -1 and the probability 0. Labels are missing if the text has no
+        features, if the model has fewer than k labels, or if a hierarchical softmax gives them a probability
         below 1e-5.
         """
         import numpy as np
@@ -51,8 +51,8 @@ class FastTextModel:
         return indices, scores
 
     def score(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray", label: str) -> "np.ndarray":
-        """Return the probability of a label in `labels`, float32 [n]. It is 0 where `predict` does not return
-        the label.
+        """Return the probability of `label`, which must be in `labels`, for each text, float32 [n]. It is 0
+        where `predict` does not return the label.
         """
         import numpy as np
 
@@ -74,8 +74,9 @@ class FastTextModel:
         return values
 
     def expected(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> "np.ndarray":
-        """Return the mean of the labels as numbers, weighted by their probabilities, float64 [n]; NaN for a
-        text for which `predict` returns no label. Raises ValueError if a label is not a finite number.
+        """Return the expected value of the label of each text, float64 [n]: the mean of the labels, read as
+        numbers, weighted by their probabilities. It is NaN where `predict` returns no label. Raises
+        ValueError if a label is not a finite number.
         """
         import numpy as np
 
@@ -245,8 +246,8 @@ def _matrix(file: _File, quantised: bool) -> "np.ndarray":
 
 
 def _centroids(file: _File) -> tuple["np.ndarray", int, int, int]:
-    """Read a product quantiser: its centroids, the number of sub-vectors, their length, and the length of the
-    last one.
+    """Read a product quantiser. Return its centroids, the number of sub-vectors in a row, the length of each,
+    and that of the last, which may be shorter.
     """
     import numpy as np
 
@@ -255,7 +256,7 @@ def _centroids(file: _File) -> tuple["np.ndarray", int, int, int]:
 
 
 def _unpack(codes: "np.ndarray", centroids: "np.ndarray", parts: int, length: int, last: int) -> "np.ndarray":
-    """Expand the codes of a product quantiser to rows (Jégou et al. 2011, "Product Quantization for Nearest
+    """Decode the rows of a product-quantised matrix (Jégou et al. 2011, "Product Quantization for Nearest
     Neighbor Search").
     """
     import numpy as np
@@ -269,8 +270,9 @@ def _unpack(codes: "np.ndarray", centroids: "np.ndarray", parts: int, length: in
 
 
 def _tree(counts: "np.ndarray") -> "np.ndarray":
-    """Return the Huffman tree over labels that the library builds, as the children of each node, int32 [2 *
-    labels - 1, 2]; -1 for a leaf. `counts` are the frequencies of the labels, in descending order.
+    """Return fastText's Huffman tree of the labels: the two children of each node, int32 [2 * labels - 1, 2].
+    The leaves come first, and their children are -1. `counts` holds the frequencies of the labels, in
+    descending order.
     """
     import numpy as np
 

@@ -36,8 +36,8 @@ class Ranked:
     files: FileList
 
     def ranks_of(self, number: int, values: np.ndarray) -> np.ndarray:
-        """Return the rank of each of `values`, from 0 to 1, float64 [n, columns]. `values` are the columns of
-        the part with index `number`. A missing value has the rank 0.5.
+        """Return the ranks, from 0 to 1, of the values of the part with index `number`, float64 [n, columns].
+        `values` must hold the values of the whole part. A missing value (NaN) has the rank 0.5.
         """
         twice = self.files.gather_rows(number)["rank"].to_numpy()
         ranks, first = np.full(values.shape, 0.5), 0
@@ -50,8 +50,8 @@ class Ranked:
 
 
 def rank_parts(parts: Sequence[Part], names: Sequence[str], out: StepOutput, cluster: Cluster) -> Ranked | None:
-    """Return the ranks of the values of some columns over all parts, or None if there are no parts. Raises
-    UserError for a column that does not have at least two distinct values.
+    """Return the ranks of the values in the columns `names` over all parts, or None if there are no parts.
+    Raises UserError if a column has fewer than two distinct values.
     """
     if not parts:
         return None
@@ -120,7 +120,9 @@ def _choose_ranges(
 
 
 def _cut(counts: dict[int, int], partitions: int) -> _Ranges:
-    """Divide bins into ranges with about equal numbers of values. `counts` gives the number of values by bin."""
+    """Divide the bins into at most `partitions` ranges with about equal numbers of values. `counts` maps each
+    bin to its number of values.
+    """
     bins = np.array(sorted(counts), np.uint64)
     lower = np.cumsum([0, *(counts[each] for each in bins.tolist())])
     targets = lower[-1] * np.arange(1, partitions) / partitions
@@ -136,14 +138,14 @@ def count_bins(task: _PartTask) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def _bins(values: np.ndarray) -> np.ndarray:
-    """Return the bin of each value, uint64. Bins sort like the values. No value may be -0.0."""
+    """Return the bin of each value, uint64. A greater value never has a lower bin. No value may be -0.0."""
     bits = np.ascontiguousarray(values).view(np.uint64)
     return np.where(bits & _SIGN, ~bits, bits | _SIGN) >> _COARSE
 
 
 def scatter_values(task: _PartTask) -> tuple[FileRecord, list[list[Any]]]:
     """Commit the distinct values of each column of a part, with their counts, grouped by range. Returns the
-    file, and for each column (number of values, lowest, highest).
+    record of the file, and (number of values, lowest, highest) for each column.
     """
     unit = f"values.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -172,8 +174,8 @@ class _RangeTask:
 
 
 def rank_values(task: _RangeTask) -> FileRecord:
-    """Commit, for each part, twice the rank of each of its distinct values in a range. A value's rank is the
-    number of values below it plus half the number of values equal to it.
+    """Rank the distinct values that each part has in a range. Commit twice the ranks (integers), grouped by
+    part. A value's rank is the number of values below it plus half the number of values equal to it.
     """
     unit = f"ranks.{task.number:05d}"
     receipt = task.out.receipt(unit)

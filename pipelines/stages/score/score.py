@@ -99,8 +99,8 @@ class ColumnScore(CorpusStage):
 
     @property
     def extrapolates(self) -> bool:
-        """Whether a random sample can estimate the effect of the stage. It can, because values have about the
-        same ranks in a sample as in the whole corpus.
+        """Whether a random sample can estimate the effect of the stage. Always True: even with `rank_sum`, a
+        value has about the same rank in a sample as in the whole corpus.
         """
         return True
 
@@ -135,9 +135,9 @@ class ColumnScore(CorpusStage):
         return facts if self.method == "rank_sum" else {**facts, "columns_fingerprint": self._model.fingerprint}
 
     def combine(self, values: np.ndarray, ranks: np.ndarray | None) -> pa.Table:
-        """Return the columns that the step writes. `values` are those of the columns `names`, float64 [n,
-        columns], with NaN for a missing one. `ranks` are the ranks of these values, or None unless the method
-        is `rank_sum`.
+        """Return the columns that the step writes. `values` holds the values of the columns `names`, float64
+        [n, columns], NaN where they are missing. `ranks` holds their ranks if the method is `rank_sum`,
+        otherwise it is None.
         """
         if ranks is None:
             odds, contributions = self._model.evaluate(values)

@@ -131,9 +131,9 @@ class TransformerStage(ReadsText, PartStage):
         return read_json(Path(self.model) / "config.json")
 
     def outputs(self, texts: pa.Array | pa.ChunkedArray) -> Iterator[tuple[list[int], Any, Any]]:
-        """Yield (rows, outputs of the model, attention mask) for each batch. `rows` are the indices of its
-        texts, which need not be consecutive. The first len(rows) rows of the tensors belong to these texts;
-        the rest is padding.
+        """Yield (rows, outputs of the model, attention mask) for each batch. `rows` are the indices in
+        `texts` of the batch's texts, not always consecutive. The first len(rows) rows of the tensors belong
+        to these texts; the others are padding.
         """
         import torch
 
@@ -180,8 +180,8 @@ class TransformerStage(ReadsText, PartStage):
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file of a model. Raises ValueError("model: ...") if the file does not hold
-    a JSON object.
+    """Return the JSON object in a file of a model. Raises ValueError("model: ...") if the file cannot be read
+    or does not hold a JSON object.
     """
     try:
         content = json.loads(path.read_bytes())

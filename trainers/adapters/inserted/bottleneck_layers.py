@@ -12,8 +12,8 @@ class Bottleneck(torch.nn.Module):
     """
 
     def __init__(self, width: int, inner: int, relu: bool, scale: float, start_at_zero: bool) -> None:
-        """Initialise the weights with standard deviation 0.01 (Houlsby et al., 2019, section 3.6). With
-        `start_at_zero`, the output is initially 0.
+        """Draw the weights from a normal distribution with standard deviation 0.01 (Houlsby et al., 2019,
+        section 3.6). With `start_at_zero`, the up-projection, and therefore the output, is initially 0.
         """
         super().__init__()
         self.down, self.up = torch.nn.Linear(width, inner), torch.nn.Linear(inner, width)

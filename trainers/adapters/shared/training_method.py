@@ -47,8 +47,8 @@ class TrainingMethod(ABC):
 
     @property
     def prefix_length(self) -> int:
-        """The number of prefix keys and values before those of every segment. The positions of the text
-        continue after the prefix.
+        """The number of prefix positions. Their keys and values precede those of every segment, and the
+        positions of the text continue after them.
         """
         return 0
 
@@ -62,8 +62,8 @@ class TrainingMethod(ABC):
         """Add the method's parameters, initialised from `seed`, and freeze the parameters that the method
         does not train. The task's head stays trainable.
 
-        `encode` is for methods whose initialisation reads a text. Raises ConfigError if the method cannot be
-        applied to this model.
+        `encode` returns the token ids of a text, for methods that initialise their parameters from one.
+        Raises ConfigError if the method cannot be applied to this model.
         """
         import torch
 
@@ -88,8 +88,8 @@ class TrainingMethod(ABC):
 
     @property
     def deployed(self) -> "TrainingMethod":
-        """The method to apply when the trained model is used, without the parameters that only training
-        needs. Its `load_peft` reads what `peft_state` of the trained method returns.
+        """The method to apply when the trained model is used: it has no parameters that only training needs.
+        Its `load_peft` reads what `peft_state` of the trained method returns.
         """
         return self
 
@@ -124,8 +124,8 @@ def trained_state(network: Any) -> dict[str, Any]:
 
 
 def set_tensors(ours: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Copy the tensors of `state` into the tensors of `ours` with the same names. Raises ConfigError if a
-    tensor is missing on one side or differs in shape.
+    """Copy the tensors of `state` into the tensors of `ours` with the same names. Raises ConfigError if names
+    or shapes differ.
     """
     import torch
 

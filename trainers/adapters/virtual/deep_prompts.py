@@ -44,9 +44,7 @@ class DeepPrompts(TrainingMethod):
         return prefix_state(network, architecture)
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
-        """Copy a `peft_state`, the keys and values of all layers side by side, into the prefixes of the
-        layers.
-        """
+        """Split the tensor of a `peft_state` by layer, and copy each layer's keys and values into its prefix."""
         rows = [
             module.prefix.rows.weight.detach()
             for _, module in attention_modules(network, architecture)
@@ -72,9 +70,9 @@ def refuse_prefixes(architecture: str) -> str | None:
 
 
 def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) -> None:
-    """Freeze the network, except the task's head, and give every attention layer `tokens` prefix keys and
-    values. They are computed from `encoder` or, if it is None, are parameters themselves. Raises ConfigError
-    for clipped relative positions (Shaw et al., 2018).
+    """Freeze the network, except the task's head, and give every attention layer a prefix of `tokens` keys
+    and values. These are computed from the output of `encoder` or, if it is None, are trained directly.
+    Raises ConfigError for clipped relative positions (Shaw et al., 2018).
     """
     from trainers.adapters.virtual.prefix_attention import Prefix, add_prefix, use_prefixes
 
@@ -94,10 +92,10 @@ def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) 
 
 
 def prefix_config(network: Any, architecture: str, family: str, tokens: int) -> dict[str, Any] | None:
-    """Return peft's PREFIX_TUNING configuration, or None if peft 0.21 cannot run it.
+    """Return peft's PREFIX_TUNING configuration, or None if peft 0.21 cannot apply these prefixes.
 
-    In an encoder-decoder, peft gives a prefix to the decoder's self-attention only, and layer i gets the keys
-    of layer 2i.
+    It cannot apply them to an encoder-decoder: there, it gives a prefix to the decoder's self-attention only,
+    and layer i gets the keys of layer 2i.
     """
     if BLOCKS[architecture].prefixes != "stock" or family == "encoder_decoder":
         return None
@@ -108,8 +106,8 @@ def prefix_config(network: Any, architecture: str, family: str, tokens: int) -> 
 
 
 def prefix_state(network: Any, architecture: str) -> dict[str, Any]:
-    """Return the one tensor that peft stores, `prompt_embeddings`: the keys and values of all layers side by
-    side.
+    """Return the state that peft stores: a single tensor `prompt_embeddings`, with the keys and values of all
+    layers side by side.
     """
     import torch
 

@@ -35,8 +35,8 @@ class MultitaskPrompt(TrainingMethod):
         return self.tokens
 
     def first_virtual(self, rows: int, task: int) -> int:
-        """Return the id of the first of the task's `tokens` virtual tokens. Raises ConfigError if `task` is
-        not below `tasks`.
+        """Return the id of the first virtual token of a task; every task has `tokens` ids of its own. Raises
+        ConfigError if `task` is not below `tasks`.
         """
         if not 0 <= task < self.tasks:
             raise ConfigError(f"method.tasks: got {self.tasks}, the run has more; set it to {task + 1} or more")

@@ -42,8 +42,8 @@ class PTuning(TrainingMethod):
 
     @property
     def deployed(self) -> PromptTuning:
-        """Return prompt tuning with as many tokens. Its random embeddings are placeholders for the trained
-        ones.
+        """Prompt tuning with the same number of tokens. The trained embeddings replace its random ones when
+        they are loaded.
         """
         return PromptTuning(tokens=self.tokens, init="random")
 

@@ -50,7 +50,9 @@ class Prefix(torch.nn.Module):
         return self.rows(torch.arange(self.tokens, device=self.rows.weight.device))
 
     def heads(self, rows: int, width: int) -> tuple[Any, Any]:
-        """Return keys and values, each [rows, heads, tokens, width]. `width` is the width of one head."""
+        """Return the keys and the values, repeated for `rows` rows, each [rows, heads, tokens, width].
+        `width` is the width of one head.
+        """
         both = self().view(self.tokens, 2, -1, width).permute(1, 2, 0, 3)[:, None]
         keys, values = both.expand(2, rows, *both.shape[2:])
         return keys, values

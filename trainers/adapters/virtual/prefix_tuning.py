@@ -51,7 +51,7 @@ class PrefixTuning(TrainingMethod):
 
     @property
     def deployed(self) -> DeepPrompts:
-        """`DeepPrompts` with the same number of tokens, for the keys and values that the trained MLP
+        """`DeepPrompts` with the same number of tokens. It stores the keys and values that the trained MLP
         computes.
         """
         return DeepPrompts(tokens=self.tokens)

@@ -66,9 +66,8 @@ def check_prompt(tokens: int, init: str, text: str | None) -> None:
 
 
 def start_rows(table: Any, tokens: int, init: str, text: str | None, encode: Encode | None) -> Any:
-    """Return the initial embeddings of a prompt (`virtual_embedding.first_rows`). Without `encode`,
-    embeddings drawn from the vocabulary take the place of those of `text`. Raises ConfigError if `text` has
-    no tokens.
+    """Return the initial embeddings of a prompt (`virtual_embedding.first_rows`). Without `encode`, the
+    initialisation `text` acts like `vocabulary`. Raises ConfigError if `text` has no tokens.
     """
     from trainers.adapters.virtual.virtual_embedding import first_rows
 

@@ -23,9 +23,9 @@ def penalise(layer: Any, weight: float, matrices: int) -> None:
     """Add a penalty, multiplied by `weight`, that keeps the layer's singular vectors orthogonal. Only its
     gradients are added, in the backward pass; the loss does not include it.
 
-    As in peft, the norm of P P^T - I is summed over the layer's two matrices P with singular vectors as rows,
-    and divided by `matrices`, the number of such matrices in all layers. The paper squares the norm. The
-    penalty is also divided by `layer.passes`, the number of passes per step, initially 1.
+    A layer has two matrices P whose rows are singular vectors. As in peft, the penalty is the sum of their
+    norms of P P^T - I, divided by `matrices`, the number of such matrices in all layers. The paper squares
+    the norm. The penalty is also divided by `layer.passes`, the number of passes per step, initially 1.
     """
     layer.passes = 1
 

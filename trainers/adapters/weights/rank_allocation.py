@@ -35,8 +35,8 @@ class RankAllocation:
         self._values = [name for name in shapes if _VALUES in name]
 
     def budget(self, step: int) -> int:
-        """Return the number of triplets of all matrices to keep after `step` steps. It falls on a cubic
-        schedule after warm-up, until the last `final` share of the steps.
+        """Return how many triplets to keep after `step` steps, over all matrices. The number stays constant
+        during warm-up, then falls on a cubic schedule, and is constant again in the last `final` steps.
         """
         first, last = (len(self._values) * rank for rank in (self._method.initial_rank, self._method.rank))
         if step <= self.warmup:
@@ -47,10 +47,11 @@ class RankAllocation:
         return int((first - last) * left**3 + last)
 
     def update(self, step: int, weights: Mapping[str, Any], gradients: Mapping[str, Any]) -> dict[str, Any]:
-        """Update the statistics, unless the last `final` share of the steps has begun. Return the singular
-        values after `step` steps, with those of the removed triplets set to 0, by parameter name; empty at
-        steps that set none to 0. `weights` are the AdaLoRA parameters after the latest step, and `gradients`
-        are their gradients in that step.
+        """Update the statistics before the last `final` steps. Return the new singular values, by parameter
+        name, with those of removed triplets set to 0; empty if no triplets are removed at this step.
+
+        `weights` are the AdaLoRA parameters after `step` steps, and `gradients` are their gradients in the
+        latest step.
         """
         if step < self._steps - self.final:
             for name, scores in self.scores.items():

@@ -40,9 +40,9 @@ class EncodedTexts:
     ends: np.ndarray
 
     def tokens_at(self, texts: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return, for each byte position, the index within its text of the first token that ends after the
-        position, int64. After the last token, the index is the number of tokens. `texts` holds the index of
-        each position's text.
+        """Return, for each byte position, the index within its text of the token that contains this byte or,
+        if none does, of the next token, int64. After the last token, the index is the number of tokens.
+        `texts` holds the index of each position's text.
 
         The texts must come from `TextEncoder.encode_located`.
         """
@@ -126,12 +126,12 @@ class TextEncoder:
 
 
 def answer_tokens(passages: EncodedTexts, spans: list[list[tuple[int, int]]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the first and of the last token of each passage's first answer, each int64 [n].
-    Both are -1 if there is no answer or it begins after the last token. `spans` has the answers of each
-    passage as (start, end) in bytes, ends exclusive. `passages` must come from `TextEncoder.encode_located`.
+    """Return the indices of the first and the last token of each passage's first answer, each int64 [n]. Both
+    are -1 if there is no answer or it begins after the last token. `spans` holds the answers of each passage
+    as (start, end) in bytes, ends exclusive. `passages` must come from `TextEncoder.encode_located`.
 
-    The first token is the first one that ends after the answer's start. The last token is the first one that
-    ends after the answer's last byte; if there is none, it is the passage's last token.
+    These are the tokens that contain the first and the last byte of the answer. If no token contains the
+    byte, the next token is taken or, for the last byte, the passage's last token if there is no next one.
     """
     answered = np.array([i for i, answers in enumerate(spans) if answers], dtype=np.int64)
     chosen = np.array([spans[i][0] for i in answered], dtype=np.int64).reshape(-1, 2)

@@ -52,13 +52,15 @@ class HeldOut:
             yield batch_of(self.tasks, part, self.packed)
 
     def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield an event for each task: its split, its numbers of examples and inputs, and how much was cut."""
+        """Yield a log event (kind, fields) for each task: its split, its numbers of examples and inputs, and
+        how much was cut.
+        """
         for task, examples in zip(self.tasks, self.examples, strict=True):
             yield "task", {**notice_of(task), "split": examples.split}
 
     def predictions(self, outputs: TaskOutputs, model: str = "") -> Predictions:
-        """Return the predictions of the model named `model` for the examples of the only task, given the
-        head's outputs for all inputs.
+        """Return the predictions of the model named `model`, given the head's outputs for all inputs. There
+        must be exactly one task.
 
         If the task has questions without an answer, the threshold of the predictions is 0:
         `Predictions.decided` empties an answer whose score is lower than the no-answer score.
@@ -71,9 +73,9 @@ class HeldOut:
     def written_predictions(
         self, texts: Sequence[str], model: str, nats: np.ndarray | None = None, tokens: np.ndarray | None = None
     ) -> Predictions:
-        """Return the predictions for the examples of the only task, given the texts that a model generated
-        for its inputs. `nats` and `tokens`, each [n], are the loss of each gold text and its number of
-        tokens.
+        """Return the predictions, given the texts that a model generated for the inputs. There must be
+        exactly one task. `nats` and `tokens`, each [n], hold the loss and the number of tokens of each gold
+        text.
         """
         (examples,) = self.examples
         return predictions_of(examples, parse_outputs(examples, texts), model, nats=nats, tokens=tokens)

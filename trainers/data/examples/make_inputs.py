@@ -32,7 +32,7 @@ class InputMaker:
     def make(
         self, examples: Examples, pairs: tuple[pa.LargeStringArray, pa.LargeStringArray] | None = None
     ) -> TaskInputs:
-        """Return the inputs of a split. For text to text, `pairs` are the sources and the targets of the
+        """Return the inputs of a split. For text to text, `pairs` holds the sources and targets of the
         examples. Raises ConfigError if a segment has too little room for text.
         """
         if pairs is not None:
@@ -92,9 +92,6 @@ class InputMaker:
         return segments, Truncation(total, examples, int(lost.sum()))
 
     def _tag(self, examples: Examples) -> TaskInputs:
-        """Make windows over the text. A word is predicted in the window where its first token has the most
-        context.
-        """
         assert examples.word_starts is not None
         assert examples.word_offsets is not None
         encoded, tokens = self.encoder.encode_words(examples.texts[0], examples.word_starts, examples.word_offsets)
@@ -115,8 +112,8 @@ class InputMaker:
         return replace(inputs, example=windows.text)
 
     def _span(self, examples: Examples) -> TaskInputs:
-        """Make windows over the passage, each after the question. The gold is the first accepted answer, in
-        windows that contain all of it.
+        """Make an input for each window over the passage, with the question before it. The gold is the first
+        accepted answer; it is -1 in windows that do not contain all of that answer.
         """
         questions, passages = self.encoder.encode(examples.texts[0]), self.encoder.encode_located(examples.texts[1])
         room = self._room(2)
@@ -145,8 +142,9 @@ class InputMaker:
     def _text_to_text(
         self, examples: Examples, sources: pa.LargeStringArray, targets: pa.LargeStringArray
     ) -> TaskInputs:
-        """Make inputs of a source and its target, each truncated at its end. In a decoder, where the two
-        share a row, the source leaves room for a target that is still to be written.
+        """Make an input of each source and its target, both truncated at the end. In a decoder, where they
+        share a row, the source leaves a quarter of the room for the target, which may yet have to be
+        generated.
         """
         form = self.format
         encoded = [self.encoder.encode(sources), self.encoder.encode(targets)]

@@ -15,14 +15,14 @@ Scores = Sequence[np.ndarray] | np.ndarray | None
 
 
 def read_outputs(task: TaskInputs, examples: Examples, outputs: TaskOutputs) -> tuple[np.ndarray | list[str], Scores]:
-    """Return predictions and scores for the examples of a split, as
-    `trainers.tasks.predictions.predictions_of` takes them. `outputs` are the head's outputs for all inputs of
-    the split, in their order.
+    """Return predictions and scores for the examples of a split, in the form that
+    `trainers.tasks.predictions.predictions_of` expects. `outputs` holds the head's outputs for all inputs of
+    the split, in the order of the inputs.
 
-    A word that no input predicts gets the tag `O`, or the first label if there is no `O`. Among the answers
-    of up to LONGEST_ANSWER tokens in all windows, the one with the highest sum of start score and end score
-    is predicted (Devlin et al., 2019, section 4.2). The no-answer score is the lowest of any window, as in
-    their code for SQuAD.
+    A word that no input predicts gets the tag `O`, or the first label if there is no `O`. The predicted
+    answer is the one with the highest sum of start score and end score among the answers of up to
+    LONGEST_ANSWER tokens in all windows (Devlin et al., 2019, section 4.2). The no-answer score is the lowest
+    of any window, as in their code for SQuAD.
     """
     assert len(outputs.numbers) == len(task), f"{len(outputs.numbers)} outputs of {len(task)} inputs"
     scores, offsets = outputs.scores, outputs.offsets
@@ -57,9 +57,10 @@ def _word_tags(task: TaskInputs, examples: Examples, scores: np.ndarray, offsets
 def best_answers(
     task: TaskInputs, scores: np.ndarray, offsets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return (first token, last token, score of the answer, no-answer score) for the best answer in each
-    window. Tokens are indices into the window's part of the passage. In a window without passage tokens, the
-    score of the answer is -inf. `scores` and `offsets` are those of `TaskOutputs`.
+    """Return the best answer in each window, and the window's no-answer score, as arrays (first token, last
+    token, score of the answer, no-answer score). Tokens are indices into the window's part of the passage. In
+    a window without passage tokens, the score of the answer is -inf. `scores` and `offsets` are those of
+    `TaskOutputs`.
     """
     first, last = np.zeros((2, len(task)), np.int64)
     best, none = np.empty((2, len(task)))

@@ -40,8 +40,9 @@ class Places:
 
 
 def assign_rows(weights: Sequence[np.ndarray], packed: bool) -> np.ndarray:
-    """Return the row of each segment, int64 [s]. `weights` has, for each task, the number of positions that
-    each of its segments takes. A row holds segments of one task only.
+    """Return the row of each segment, int64 [s]. `weights` holds an array for each task: the number of
+    positions that each of its segments takes. If `packed`, a row can hold several segments of the same task;
+    otherwise, every segment has its own row.
     """
     if not packed:
         return np.arange(sum(map(len, weights)))

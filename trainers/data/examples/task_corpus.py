@@ -54,7 +54,7 @@ class TaskCorpus:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of the tasks' definitions and of the content of the files for training and validation."""
+        """A digest of the tasks' definitions and of the contents of their training and validation files."""
         parts = []
         for task in self.tasks:
             paths = [path for split in self.splits(task) for path in find_split(task, split, self.files).paths]
@@ -64,8 +64,8 @@ class TaskCorpus:
 
     @cached_property
     def leaks(self) -> dict[str, list[Leak]]:
-        """For each task, the leaks between its training split and each of its other labelled splits that has
-        been read.
+        """For each task, the leaks found so far between its training split and its other labelled splits.
+        `examples` checks a split when it first reads it.
         """
         return {task.name: [] for task in self.tasks}
 
@@ -75,7 +75,8 @@ class TaskCorpus:
 
     def splits(self, task: Task) -> tuple[str, ...]:
         """Return `train` and the split to validate on: `dev` or, in a task without `dev`, the first split
-        whose name begins with `dev`. Only `train` is returned if that split has no files or no gold.
+        whose name begins with `dev`. If there is no such split, or it has no files or no gold, only `train`
+        is returned.
         """
         dev = [split for split in task.splits if split == DEV] or [s for s in task.splits if s.startswith(DEV)]
         known = [
@@ -117,7 +118,7 @@ def open_tasks(job: Finetuning) -> TaskCorpus:
 
 def _tokenizer_record(directory: LocalPath, name: str) -> TokenizerRecord:
     """Return the record of the tokenizer in the file `name`. The roles of the special tokens come from
-    `run.json`, if that file records them.
+    `run.json` if it records them, otherwise from the tokenizer's file.
     """
     path = directory / name
     if not path.is_file():
@@ -136,7 +137,9 @@ def _tokenizer_record(directory: LocalPath, name: str) -> TokenizerRecord:
 
 
 def task_training(corpus: TaskCorpus, job: Finetuning, excluded: frozenset[bytes] = frozenset()) -> TaskData:
-    """Return the training inputs of a resolved run in their order. `excluded` has no effect."""
+    """Return the training inputs of a resolved run, in the order in which it reads them. `excluded` is
+    ignored: documents are excluded only in pretraining.
+    """
     tasks = tuple(_inputs(corpus, job, corpus.examples(task, TRAIN)) for task in job.tasks)
     order = order_of_tasks(tasks, job.mixing, job.seed, corpus.fingerprint)
     return TaskData(tasks, order, _input_maker(corpus, job).length, job.encoding.packed)
@@ -149,7 +152,7 @@ def task_validation(corpus: TaskCorpus, job: Finetuning) -> HeldOut:
 
 
 def task_split(corpus: TaskCorpus, job: Finetuning, split: str, task: Task | None = None) -> HeldOut:
-    """Return the held-out data of `split`, for one task of a run or, if `task` is None, for every task."""
+    """Return the held-out data of `split` for `task` or, if that is None, for every task of the run."""
     return _held_out(corpus, job, [(each, split) for each in (job.tasks if task is None else (task,))])
 
 
@@ -171,8 +174,8 @@ def _as_text(examples: Examples) -> tuple[pa.LargeStringArray, pa.LargeStringArr
 
 
 def _input_maker(corpus: TaskCorpus, job: Finetuning, task: int = 0) -> InputMaker:
-    """Return the maker of inputs. The limit `encoding.max_length` includes virtual tokens, but not the prefix
-    of a fine-tuning method.
+    """Return the maker of inputs for the task with index `task`. The limit `encoding.max_length` includes
+    virtual tokens, but not the prefix of a fine-tuning method.
     """
     virtual, first = job.method.virtual_tokens, job.method.prefix_length
     form = text_format(job.model, corpus.tokenizer.specials, job.writes_text, virtual, first)

@@ -41,7 +41,7 @@ def mixing_rates(inputs: Mapping[str, int], mixing: Mixing) -> dict[str, float]:
 
 
 def order_of_tasks(tasks: Sequence[TaskInputs], mixing: Mixing, seed: int, fingerprint: str) -> Order:
-    """Return the order of the inputs of the tasks. `fingerprint` identifies the data that the run reads."""
+    """Return the order in which a run reads the inputs of its tasks. `fingerprint` identifies the data."""
     rates = mixing_rates({task.name: len(task) for task in tasks}, mixing)
     tokens = {task.name: rates[task.name] * float(task.sizes.mean()) for task in tasks}
     total = sum(tokens.values())
@@ -72,7 +72,7 @@ class TaskData:
 
     @property
     def row_lengths(self) -> list[int]:
-        """The maximum number of positions in a segment, not counting virtual tokens, for the single phase."""
+        """A list that holds only `length`, since the order has a single phase."""
         return [self.length]
 
     @property
@@ -85,16 +85,16 @@ class TaskData:
         return replace(self, since=sample)
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the samples of a step for process `rank` of `world`, in batches of up to `size` inputs. Every
-        process gets the same number of batches. Thread-safe.
+        """Yield the share of process `rank` of `world` in a step's samples, in batches of up to `size`
+        inputs. Every process gets the same number of batches. Thread-safe.
         """
         for part in samples.share(size, rank, world):
             yield batch_of(self.tasks, part, self.packed)
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
         """Return, for each task, what the run read from sample `since` up to, but not including, sample
-        `samples`. Tokens include special and virtual tokens, but not those of the decoder of an
-        encoder-decoder. `padding` and `cropped` are always 0.
+        `samples`. Numbers of tokens include special and virtual tokens; in an encoder-decoder, they count
+        only what the encoder reads. `padding` and `cropped` are always 0.
         """
         upto, before = self.order.totals(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested
@@ -116,7 +116,9 @@ class TaskData:
         return self.order.totals(self.since)
 
     def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield an event for each task: its numbers of examples and inputs, and how much was cut."""
+        """Yield a log event, as (name, fields), for each task: its numbers of examples and inputs, and how
+        much was cut.
+        """
         for task in self.tasks:
             yield "task", notice_of(task)
 

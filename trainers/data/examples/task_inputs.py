@@ -85,8 +85,8 @@ class TaskInputs:
 
     @property
     def reads(self) -> int:
-        """The number of texts in a segment of the input. In text to text, the target is not part of the
-        input.
+        """The number of input texts in each segment, 1 or 2. In text to text, it is 1: the target does not
+        count.
         """
         return 1 if self.kind == "text_to_text" else len(self.segments.tokens)
 
@@ -126,8 +126,8 @@ class TaskInputs:
         return sizes
 
     def segments_of(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the indices of the segments of these inputs, in order, and for each segment the index of its
-        input in `inputs`.
+        """Return the indices of the segments of the inputs at the indices `inputs`, in that order, and for
+        each segment the position of its input in `inputs`.
         """
         counts = np.diff(self.offsets)[inputs]
         owner = np.repeat(np.arange(len(inputs)), counts)

@@ -14,8 +14,8 @@ from trainers.rows.batch import IGNORED, TaskTargets
 def targets_of(
     tasks: Sequence[TaskInputs], numbers: Sequence[np.ndarray], texts: Rendered, places: Places, skip: int
 ) -> TaskTargets:
-    """Return the targets of the inputs `numbers[k]` of each task k. All tasks have the same kind. `texts` are
-    the rendered segments; each begins `skip` positions after its place in `places`.
+    """Return the head's targets for the inputs `numbers[k]` of each task `tasks[k]`. All tasks must have the
+    same kind. `texts` holds the rendered segments; each begins `skip` positions after its place in `places`.
     """
     kind, reads_last = tasks[0].kind, tasks[0].format.reads_last
     begins = places.base + skip

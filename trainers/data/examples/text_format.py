@@ -48,7 +48,7 @@ class TextFormat:
     first_position: int = 0
 
     def marks(self, texts: int) -> int:
-        """Return the number of special tokens in a segment of one or two texts (`texts`), without virtual
+        """Return the number of special tokens in a segment of `texts` texts (1 or 2), not counting virtual
         tokens.
         """
         return len(self.before) + (len(self.between) if texts == 2 else 0) + len(self.after)
@@ -61,10 +61,11 @@ def text_format(
     virtual_tokens: int = 0,
     first_position: int = 0,
 ) -> TextFormat:
-    """Return the format of a resolved model's texts, given the ids of its tokenizer's special tokens by role.
+    """Return the format of texts for a resolved model. `specials` maps the roles of its tokenizer's special
+    tokens to their ids.
 
-    Raises ConfigError if the tokenizer lacks a special token that the format needs, or if text to text is set
-    for an encoder.
+    Raises ConfigError if the tokenizer lacks a special token that the format needs, or if `text_to_text` is
+    set for an encoder.
     """
     roles = add_fallback_marks(specials)
     if BOS not in roles or EOS not in roles:

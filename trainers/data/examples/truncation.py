@@ -51,8 +51,9 @@ def cut_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple
     """Return the sizes, each int64 [n], of the first and second texts after every pair is cut to at most
     `room` tokens. `first` and `second` are the sizes before the cut.
 
-    If both texts are longer than half of `room`, each gets half, and the longer text, or the second if they
-    are equally long, gets the odd token, as in `tokenizers`.
+    If both texts are longer than half of `room`, each gets half; if `room` is odd, the longer text, or the
+    second if they are equally long, gets one token more, as in `tokenizers`. Otherwise, only the longer text
+    is cut.
     """
     shorter, half = np.minimum(first, second), room // 2
     fits = first + second <= room
@@ -76,9 +77,9 @@ class Windows:
     sizes: np.ndarray
 
     def of_tokens(self, texts: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """Return, for each k, the window that gives token `tokens[k]` of text `texts[k]` the most context,
-        int64. The context of a token is its distance to the nearer end of the window. (The SQuAD code of
-        Devlin et al., 2019, also adds 0.01 per token of the window.)
+        """Return, for each k, the number of the window in which token `tokens[k]` of text `texts[k]` has the
+        most context. A token's context is its distance to the nearer end of the window. (The SQuAD code of
+        Devlin et al., 2019, also adds 0.01 times the size of the window.)
         """
         best, most = self.first[texts].copy(), np.full(len(texts), -1, np.int64)
         count = np.diff(self.first)
@@ -92,8 +93,9 @@ class Windows:
 
 
 def cut_windows(sizes: np.ndarray, room: np.ndarray, stride: int) -> Windows:
-    """Return windows of up to `room` tokens (int64 [n], 1 or more) over texts of `sizes` tokens, int64 [n].
-    Neighbouring windows share `stride` tokens, or half of `room` if that is less.
+    """Return windows over n texts. Text i has `sizes[i]` tokens, and its windows up to `room[i]`, which must
+    be at least 1; both arrays are int64 [n]. Neighbouring windows share `stride` tokens, or half of `room[i]`
+    if that is less.
     """
     step = room - np.minimum(stride, room // 2)
     count = 1 + -(-np.maximum(0, sizes - room) // step)

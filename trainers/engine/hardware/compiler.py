@@ -12,7 +12,9 @@ from trainers.config.job import Job
 
 
 def needs_compiler(config: Job) -> list[str]:
-    """Return the settings of a job that need a C++ compiler. DeepSpeed compiles Muon with torch.compile."""
+    """Return the settings of a job that need a C++ compiler. Muon is one because DeepSpeed compiles it with
+    torch.compile.
+    """
     needs = {
         "execution.compile: true": config.execution.compile,
         "optimizer.kind: muon": config.optimizer.kind == "muon",

@@ -19,9 +19,9 @@ class EnergyMeter:
     """
 
     def __init__(self, zones: Path = _ZONES, gpu: Callable[[], float] | None = None, workers: int = 1) -> None:
-        """Start the meter. `zones` is the folder of RAPL's zones. `gpu` returns the joules that the GPU has
-        used so far; by default they are read from NVML. They are multiplied by `workers`, as if every
-        worker's GPU used the same energy.
+        """Start the meter. `zones` is the folder that contains RAPL's zones. `gpu` returns the joules that
+        the GPU has used so far; by default they are read from NVML. They are multiplied by `workers`,
+        assuming that all workers' GPUs use the same energy.
         """
         self._rapl, self._workers = _rapl_zones(zones), workers
         self._gpu = gpu or _gpu_counter()
@@ -29,8 +29,8 @@ class EnergyMeter:
         self._last = self._counts()
 
     def read(self) -> float | None:
-        """Return the joules used since the last call or, in the first call, since the meter was created; None
-        if nothing is measured.
+        """Return the joules used since the previous call or, at the first call, since the meter was created.
+        Return None if nothing is measured.
         """
         if not self.sources:
             return None
@@ -56,8 +56,8 @@ def _microjoules(path: Path) -> float:
 
 
 def _rapl_zones(root: Path) -> dict[Path, float]:
-    """Return the readable zones of packages and memory, with the joules at which the counter of each zone
-    wraps around. Other zones would count energy twice.
+    """Return the readable RAPL zones of CPU packages and memory, each with the joules at which its counter
+    wraps around. Other zones are left out because they would count energy twice.
     """
     zones = {}
     for zone in sorted(root.glob("intel-rapl:*")):
@@ -70,9 +70,6 @@ def _rapl_zones(root: Path) -> dict[Path, float]:
 
 
 def _gpu_counter() -> Callable[[], float] | None:
-    """Return a function that returns the joules of this worker's GPU since its driver was loaded, or None if
-    no GPU measures energy.
-    """
     import torch
 
     if not torch.cuda.is_available():

@@ -78,7 +78,9 @@ class Footprint:
 
 
 def operations(flops: Mapping[str, float] | None) -> str:
-    """Return a text with the total number of operations and its terms; `operations unknown` for None."""
+    """Describe the number of operations in words: the total and its terms, or `operations unknown` if `flops`
+    is None.
+    """
     if flops is None:
         return "operations unknown"
     terms = ", ".join(f"{name} {human_count(value)}" for name, value in flops.items() if value)
@@ -91,7 +93,9 @@ def parse_footprint(facts: Mapping[str, Any]) -> Footprint:
 
 
 def add_footprints(costs: Sequence[Footprint]) -> Footprint:
-    """Return the sum of one or more costs. Operations or energy that any cost lacks are unknown in the sum."""
+    """Return the sum of one or more costs. If the operations or the energy of any cost are unknown, so are
+    those of the sum.
+    """
     known = [cost.flops for cost in costs]
     flops = None
     if all(each is not None for each in known):
@@ -113,9 +117,9 @@ def footprint(
     joules: float | None = None,
     measured_by: str = "",
 ) -> Footprint:
-    """Return the cost of `device_seconds` on devices of one kind. Without measured `joules`, energy is
-    computed from nominal power, and unknown for a GPU that is not in GPU_WATTS. `threads` is the number of
-    threads of a worker on a CPU.
+    """Return the cost of `device_seconds` on devices of one kind. If `joules` is None, the energy is computed
+    from the device's nominal power; it is unknown for a GPU that is not in GPU_WATTS. `threads` is the number
+    of threads of each worker, used only if `device` is `cpu`.
     """
     hours = device_seconds / 3600
     if joules is not None:

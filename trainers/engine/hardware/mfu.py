@@ -40,7 +40,7 @@ class Flops:
     predicted: float
 
     def of(self, read: float, decoded: float, predicted: float) -> float:
-        """Return the number of operations for these numbers of tokens: read, decoded and predicted."""
+        """Return the number of operations for the given numbers of tokens read, decoded and predicted."""
         return float(self.terms(read, decoded, predicted).sum())
 
     def terms(self, read: float, decoded: float, predicted: float) -> np.ndarray:
@@ -51,15 +51,15 @@ class Flops:
 
 
 def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
-    """Return the operations per token at one sequence length: 6 N + 12 L W T for every token of a stack, and
-    6 N of the output layer for every target.
+    """Return the training operations per token at one sequence length: 6 N + 12 L W T for each token that a
+    stack reads, and 6 per parameter of the output layer for each target.
 
-    N counts the parameters that take part in multiplications, which excludes tables that are only looked up
-    (position and token embeddings). L is the number of layers, W the width of all heads together, T the
-    sequence length (Chowdhery et al., 2022, appendix B). The second term is attention, which a recurrent
-    model lacks. By convention attention counts in full, although a causal mask and isolated documents need
-    only a part of it. The cross-attention of a decoder counts the same again. A decoder-only model
-    predicts every token that it reads, so its `read` and `predicted` add up to the published formula.
+    N counts the parameters that take part in multiplications, so not tables that are only looked up (position
+    and token embeddings). L is the number of layers, W the width of all heads together, and T the sequence
+    length (Chowdhery et al., 2022, appendix B). The second term is attention, which a recurrent model lacks.
+    By convention attention counts in full, although a causal mask or isolated documents need only a part of
+    it. A decoder's cross-attention counts the same again. A decoder-only model predicts every token that it
+    reads, so its `read` and `predicted` add up to the published formula.
 
     Additional rules for special architectures:
 
@@ -68,12 +68,12 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
     - Disentangled attention also multiplies queries and keys with a table of distances, k in each direction: 24 W k for
       each token and layer. The projections of this table are not counted.
     - A second stream of states adds its multiplications for each target.
-    - The head of span boundaries, and the output layer once more, count for each target. So does the output layer of a
-      second direction, or of a second sentence decoder.
-    - Layers over characters (CANINE, ELMo) count as often as they run for a token (`repeats` of the architecture), and
-      attention between characters as `attended` of the architecture says.
-    - The decoder of characters, without attention between characters, and its output layer count for each predicted
-      character.
+    - The head of span boundaries counts for each target, and so does a second use of the output layer. The output layer
+      also counts twice for a second direction or a second sentence decoder.
+    - Layers over characters (CANINE, ELMo) count as often as they run for a token (`repeats` of the architecture). The
+      attention between characters is given by `attended` of the architecture.
+    - The decoder of characters and its output layer count for each predicted character. Attention between characters in
+      this decoder is not counted.
     """
     import torch
 
@@ -129,8 +129,8 @@ def mean_keys(length: int, bptt: int | None) -> int:
 
 
 def peak_flops(device: str, config: Job) -> float | None:
-    """Return the peak FLOP/s of one worker: `execution.peak_tflops` or, if that is null, the value for
-    `device` in PEAK_TFLOPS, or None if the table lacks it.
+    """Return the peak FLOP/s of one worker: `execution.peak_tflops` if it is set, otherwise the value for
+    `device` and the job's precision in PEAK_TFLOPS. Return None if the table lacks the device.
     """
     if config.execution.peak_tflops is not None:
         return config.execution.peak_tflops * 1e12
@@ -155,8 +155,8 @@ def device_name() -> str:
 
 
 def memory_bytes() -> int:
-    """Return the peak memory of this worker in bytes: allocated on its GPU since the last call or, without a
-    GPU, resident since the process started.
+    """Return this worker's peak memory in bytes: with a GPU, the most allocated on it since the previous
+    call; without one, the largest resident size since the process started.
     """
     import torch
 

@@ -44,8 +44,8 @@ def choose_micro_batch(forward: Forward, config: Job, row: Batch, longest: int, 
 
 
 def bytes_kept(forward: Forward, batch: Batch, precision: str) -> int:
-    """Return the size in bytes of the activations that a forward pass keeps for its backward pass, without
-    those of a task head. The pass runs on the `meta` device.
+    """Return the size in bytes of the activations that a forward pass over `batch` keeps for its backward
+    pass, not counting those of a task head. The pass runs on the `meta` device.
     """
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     module = _Kept(forward)
@@ -78,7 +78,7 @@ def bytes_kept(forward: Forward, batch: Batch, precision: str) -> int:
 
 @contextmanager
 def _replaced(module: Any, others: Mapping[int, Any]) -> Iterator[None]:
-    """Replace the parameters and buffers of a module within the context. `others` maps id(tensor) to its
+    """Replace a module's parameters and buffers within the context. `others` maps the id() of each to its
     replacement.
 
     `torch.func.functional_call` would not restore the parameters of a submodule that the module contains
@@ -133,8 +133,8 @@ def _free_bytes(forward: Forward, config: Job, world: int) -> float:
 
 
 def set_threads(threads: int | Literal["auto"]) -> int:
-    """Set how many CPU threads this worker computes with, and return the number. `auto` keeps torch's number,
-    but at most the worker's share of the cores unless OMP_NUM_THREADS is set.
+    """Set the number of CPU threads that this worker computes with, and return it. With `auto`, it is torch's
+    own number, limited to the worker's share of the cores unless OMP_NUM_THREADS is set.
 
     Raises ConfigError if `threads` is more than the number of available cores.
     """

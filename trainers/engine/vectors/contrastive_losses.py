@@ -16,9 +16,10 @@ from trainers.rows.batch import Batch
 
 
 def contrastive_nats(queries: Any, keys: Any, there: Any, temperature: float) -> Any:
-    """Return -log(exp(cos(q_i, k_i) / t) / sum_j exp(cos(q_i, k_j) / t)) for `queries` q and `keys` k, each
-    [rows, n, width], and `temperature` t: fp32 [rows, n]. i and j run over the entries of a row that exist
-    according to `there`, bool [rows, n]. The result is 0 for other entries.
+    """Return the contrastive loss of each query among the keys of its row, fp32 [rows, n]: -log(exp(cos(q_i,
+    k_i) / t) / sum_j exp(cos(q_i, k_j) / t)), with `queries` q and `keys` k, each [rows, n, width], and
+    `temperature` t. Only entries i and j that `there`, bool [rows, n], marks as existing count; the loss of
+    the others is 0.
     """
     normalise = torch.nn.functional.normalize
     cosines = normalise(queries, dim=2) @ normalise(keys, dim=2).transpose(1, 2)
@@ -33,8 +34,8 @@ def _begins(batch: Batch) -> np.ndarray:
 
 
 def copy_targets(batch: Batch) -> np.ndarray:
-    """Return the positions where the first of two copies of a text begins, in rows that contain other texts:
-    bool [rows, length].
+    """Return the positions where the first of a text's two copies begins, bool [rows, length]. Rows that
+    contain only one text have none.
     """
     begins = _begins(batch) & (batch.segments % 2 == 0)
     several: np.ndarray = begins & (begins.sum(axis=1, keepdims=True) > 1)
@@ -42,8 +43,8 @@ def copy_targets(batch: Batch) -> np.ndarray:
 
 
 def _copy_nats(contrast: CopyContrast, states: Any, arrays: Mapping[str, Any]) -> Any:
-    """Return the nats of identifying the second copy of each text among all second copies of its row (Gao et
-    al., 2021, equation 4), at the position where the first copy begins.
+    """Return the nats of picking a text's second copy from all second copies in its row (Gao et al., 2021,
+    equation 4), stored where the first copy begins.
     """
     segments, positions = arrays["segments"], arrays["positions"]
     count = max(arrays["segment_range"][1], 0) // 2 + 1  # a batch may hold padding only
@@ -54,8 +55,8 @@ def _copy_nats(contrast: CopyContrast, states: Any, arrays: Mapping[str, Any]) -
 
 
 def neighbour_targets(batch: Batch) -> np.ndarray:
-    """Return the positions where sentences with a neighbour in their document begin: bool [rows, length].
-    Rows with fewer than three sentences have none.
+    """Return the positions where a sentence begins that has a neighbour from its document in the row, bool
+    [rows, length]. Rows with fewer than three sentences have none.
     """
     begins, (has_before, has_after) = _begins(batch), sentence_neighbours(batch)
     targets: np.ndarray = begins & (has_before | has_after) & (begins.sum(axis=1, keepdims=True) > 2)
@@ -63,13 +64,13 @@ def neighbour_targets(batch: Batch) -> np.ndarray:
 
 
 def neighbour_nats(vectors: Any, there: Any, documents: Any, temperature: float) -> Any:
-    """Return the mean of -log(exp(v_i . v_k / t) / sum_j exp(v_i . v_j / t)) over the one or two neighbours k
-    of each sentence i: fp32 [rows, n]. j runs over all sentences of the row except i (Logeswaran and Lee,
-    2018, section 3, where t is 1).
+    """Return, for each sentence i, the mean of -log(exp(v_i . v_k / t) / sum_j exp(v_i . v_j / t)) over its
+    one or two neighbours k: fp32 [rows, n]. Neighbours are adjacent sentences of the same document; j runs
+    over all other sentences of the row (Logeswaran and Lee, 2018, section 3, where t is 1).
 
-    `vectors` v is [rows, n, width]. `there`, bool [rows, n], says which sentences exist, and `documents`,
-    int64 [rows, n], gives the document of each. The result is 0 for sentences without a neighbour, and in
-    rows with fewer than three sentences.
+    `vectors` [rows, n, width] holds the v, and `temperature` is t. `there`, bool [rows, n], marks the
+    sentences that exist, and `documents`, int64 [rows, n], gives the document of each. The result is 0 for
+    sentences without a neighbour, and in rows with fewer than three sentences.
     """
     count = vectors.shape[1]
     number = torch.arange(count, device=vectors.device)
@@ -106,7 +107,9 @@ class ContrastiveLoss:
     nats: Callable[[Any, Any, Mapping[str, Any]], Any]
 
     def chance(self, batch: Batch) -> np.ndarray:
-        """Return the nats of guessing among the candidates at every target, float64 [rows, length], 0 elsewhere."""
+        """Return the loss of guessing among the candidates, float64 [rows, length]: the log of their number
+        at each target, in nats, and 0 elsewhere.
+        """
         nats: np.ndarray = self.targets(batch) * np.log(np.maximum(1, self.candidates(batch)))[:, None]
         return nats
 

@@ -10,8 +10,8 @@ from trainers.rows.batch import PADDING
 
 
 def pooled_segments(states: Any, segments: Any, positions: Any, pooling: str, count: int) -> tuple[Any, Any]:
-    """Return the vectors of the segments 0 to `count` - 1 of each row, fp32 [rows, count, width], and which
-    segments exist, bool [rows, count].
+    """Return a vector for each of the segments 0 to `count` - 1 of each row, fp32 [rows, count, width], and
+    whether the segment exists, bool [rows, count].
 
     `states` are [rows, length, width], `segments` and `positions` int64 [rows, length]; positions restart in
     every segment. If `pooling` is `first`, a vector is the state of the segment's first token; if it is
@@ -29,23 +29,24 @@ def pooled_segments(states: Any, segments: Any, positions: Any, pooling: str, co
 
 
 def at_segments(values: Any, segments: Any, chosen: Any, count: int) -> Any:
-    """Return, for each of the segments 0 to `count` - 1, the value at its `chosen` position: int64 [rows,
-    count], -1 for segments without one. At most one position of a segment may be chosen, and no padding.
+    """Return the value at the chosen position of each of the segments 0 to `count` - 1, int64 [rows, count],
+    or -1 if the segment has no such position.
 
-    `values` and `segments` are int64 [rows, length], `chosen` is bool [rows, length].
+    `values` and `segments` are int64 [rows, length]. `chosen`, bool [rows, length], may mark at most one
+    position of a segment, and no padding.
     """
     found = segments.new_full((len(segments), count + 1), PADDING)
     return found.scatter(1, torch.where(chosen, segments, count), values)[:, :count]
 
 
 def neighbour_vectors(states: Any, segments: Any, positions: Any, documents: Any, count: int) -> tuple[Any, Any]:
-    """Return, for each position, the vectors of the sentences before and after its sentence, each [rows,
-    length, width], and whether these sentences exist in the same document, each bool [rows, length]. The
-    vector of a missing sentence is zeros.
+    """Return two pairs that describe, for each position, the sentences before and after its own: their
+    vectors, each [rows, length, width], and whether they exist in the same document, each bool [rows,
+    length]. A missing sentence has a vector of zeros.
 
     `states` are [rows, length, width]; `segments`, `positions` and `documents` are int64 [rows, length]. A
-    sentence is a segment, and no row may have more than `count`. The vector of a sentence is the state of the
-    last token before its end mark.
+    sentence is a segment, and no row may contain more than `count` of them. The vector of a sentence is the
+    state of the last token before its end mark.
     """
     columns = torch.arange(segments.shape[1], device=segments.device).expand_as(segments)
     following = torch.nn.functional.pad(segments[:, 1:], (0, 1), value=PADDING)

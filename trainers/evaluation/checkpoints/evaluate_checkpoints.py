@@ -52,11 +52,12 @@ def evaluate_checkpoints(
     settings: EvaluationSettings,
     tell: Tell,
 ) -> list[list[StoredEvaluation]]:
-    """Measure and store the missing results of each run on the (task, split) pairs in `columns`. Return the
-    valid results of each run at `steps`, or at all steps if it is None.
+    """Evaluate the checkpoints of each run at `steps` (None: all) on the (task, split) pairs in `columns`,
+    and store the results. Checkpoints with a valid stored result are not evaluated again. Return the valid
+    results of each run, including those of checkpoints that no longer exist.
 
     Raises UserError before a model is loaded if a data file is missing or invalid, or if a run has neither a
-    checkpoint nor a result of one of `steps`.
+    checkpoint nor a result for one of `steps`.
     """
     for run in runs:
         read_run(run)

@@ -8,7 +8,9 @@ from trainers.report.task_table import align
 
 
 def history_lines(histories: Sequence[ScoreHistory]) -> list[str]:
-    """Return the scores, their averages, signal and noise, and comparisons of runs as tables of text."""
+    """Return tables of text with the scores of runs, their averages, their signal and noise, and comparisons
+    of the runs.
+    """
     rows: list[Sequence[str]] = [("run", "step", "score", "version", "value", "error", "95 % interval", "chance")]
     for history in histories:
         for result in history.results:

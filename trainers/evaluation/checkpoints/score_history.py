@@ -93,7 +93,9 @@ class ScoreHistory:
 
     @cached_property
     def averages(self) -> dict[str, LastAverage]:
-        """The average of every score over the last checkpoints, by name, with the mean of a suite first."""
+        """The average of each score over the last checkpoints, keyed by name. The mean of the suite, if there
+        is one, comes first.
+        """
         latest = self.results[-self.last :]
         steps = tuple(result.step for result in latest)
         rows = [_item_statistics(result) for result in latest]
@@ -133,7 +135,9 @@ def column_names(columns: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _item_statistics(result: StoredEvaluation) -> dict[str, np.ndarray]:
-    """Return the score and weight of every item under its task's main score, float64 [n, 2], by column name."""
+    """Return, keyed by column name, each item's value of the task's main score and its weight, float64 [n,
+    2].
+    """
     rows = pq.read_table(lent(result.rows), columns=["task", "split", "score", "weight"])
     task, split = (np.array(rows[name].to_pylist()) for name in ("task", "split"))
     statistics = np.stack([rows[name].to_numpy() for name in ("score", "weight")], axis=1)

@@ -12,8 +12,8 @@ _ITERATIONS = {"linear": 300, "mlp": 60}
 def predict_labels(
     kind: Classifier, states: np.ndarray, labels: np.ndarray, unseen: np.ndarray, seed: int
 ) -> np.ndarray:
-    """Train a classifier on `states` [n, width] and their `labels` [n], and return the labels that it
-    predicts for `unseen` [m, width], int64 [m]. Raises ImportError without scikit-learn.
+    """Train a classifier on `states` [n, width] with `labels` [n], and return its predictions for `unseen`
+    [m, width], int64 [m]. Raises ImportError without scikit-learn.
     """
     import warnings
 

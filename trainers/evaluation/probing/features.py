@@ -16,8 +16,8 @@ _TOKENS = 8192  # tokens whose states are in memory at once
 
 
 def pooled(states: DocumentStates, pooling: Pooling) -> np.ndarray:
-    """Return one state of a document for each layer, float32 [layers, width]. `pooling` must not be `token`.
-    A text without tokens has the state of its first position.
+    """Pool the states of a document into one for each layer, float32 [layers, width]. `pooling` must not be
+    `token`. For a text without tokens, return the states of its first position.
     """
     if pooling == "first" or not states.tokens.shape[1]:
         return states.first
@@ -27,8 +27,8 @@ def pooled(states: DocumentStates, pooling: Pooling) -> np.ndarray:
 def write_features(
     reader: StateReader, texts: Examples, layers: Sequence[str], pooling: Pooling, output: Location
 ) -> int:
-    """Write a row for every text or, if `pooling` is `token`, for every token of every text. Returns the
-    number of rows.
+    """Write a Parquet file with a row for every text or, if `pooling` is `token`, for every token of every
+    text. Returns the number of rows.
 
     The columns are `id`, a `layer_NAME` for each layer and, with `token`, `position` (the index of the token
     in the text) and `token` (its id).

@@ -14,8 +14,8 @@ from trainers.tasks.scores.outcomes import Outcomes
 
 def finetuned_score(run: LocalPath, test: Examples) -> NoisyScore:
     """Return the accuracy of a fine-tuned run on `test`, the first examples of a split, from its stored
-    predictions. The error is over sentences or texts, not words. Raises UserError if the run has no
-    predictions of the split, or if they are of other examples.
+    predictions. The standard error treats sentences or texts, not words, as independent. Raises UserError if
+    the run has no predictions of the split, or if they are of other examples.
     """
     task, split, count = test.task, test.split, len(test.ids)
     paths = [run / PREDICTIONS / f"{name}.parquet" for name in (split, f"{task.name}.{split}")]

@@ -47,8 +47,8 @@ class HeadEffects:
 def head_effects(
     scorer: Scorer, architecture: str, requests: Sequence[EncodedRequest], tell: Callable[[str], None]
 ) -> HeadEffects:
-    """Measure the loss with each head masked in turn, then with more and more heads masked together, in steps
-    of a tenth of all heads (Michel et al., 2019, section 4).
+    """Measure the loss with each head masked alone, then with the least useful heads masked together: a tenth
+    of all heads, two tenths, and so on up to all of them (Michel et al., 2019, section 4).
     """
     with watch_heads(scorer.forward.model, architecture) as watch:
         whole = _nats(scorer, watch, requests, {})
@@ -74,8 +74,8 @@ def head_effects(
 def _nats(
     scorer: Scorer, watch: HeadWatch, requests: Sequence[EncodedRequest], masked: Masked
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Return the negative log-likelihood of each request, in nats, and its number of tokens, both float64
-    [n], with the heads in `masked` masked.
+    """Mask the heads in `masked`, and return each request's negative log-likelihood in nats and its number of
+    tokens, both float64 [n].
     """
     import torch
 

@@ -31,8 +31,8 @@ class HeadSummary:
 def summarise_heads(
     reader: StateReader, architecture: str, documents: Sequence[np.ndarray]
 ) -> dict[HeadSite, HeadSummary]:
-    """Return a summary of every attention layer on documents, given their token ids. Attention from special
-    tokens is not counted.
+    """Return, for each attention layer, a summary of how its heads attend in `documents`, which are given as
+    token ids. Attention from special tokens is not counted.
     """
     import torch
 

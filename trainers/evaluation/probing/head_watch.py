@@ -53,8 +53,8 @@ class HeadWatch:
     turns: Counter[Any] = field(default_factory=Counter)
 
     def attend(self, base: Any, module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
-        """Return the result of the attention function `base` with the layer's gate applied, and pass the
-        attention weights to `observe`.
+        """Run the attention function `base`, multiply the output of each head by its gate, if the layer has
+        gates, and return the result. The attention weights are passed to `observe` if it is set.
         """
         import torch
 

@@ -115,8 +115,9 @@ def _word_states(
 
 
 def control_labels(train: ProbeExamples, test: ProbeExamples, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the labels of the control task for both splits, int64. Every type has one label, drawn at random
-    from the labels of the training examples (Hewitt and Liang, 2019, section 2).
+    """Return the labels of the control task for the training and test examples, int64. All examples of a type
+    share one label, drawn at random from the labels of the training examples (Hewitt and Liang, 2019, section
+    2).
     """
     draw, of = np.random.default_rng(seed), {}
     for name in dict.fromkeys([*train.types, *test.types]):

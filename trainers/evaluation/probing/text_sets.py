@@ -35,8 +35,9 @@ _ENOUGH = 20  # examples that a split needs
 
 
 def text_set(name: TextSet, texts: Examples, limit: int, seed: int) -> tuple[Examples, Examples]:
-    """Return the training and the test examples of a probing set, up to `limit` each, from the sentences of
-    `texts`. Raises UserError if a split has too few examples or classes.
+    """Build the probing set `name` from the sentences of `texts`, and return its training and its test
+    examples, up to `limit` of each. Raises UserError if a split has too few examples or fewer than two
+    classes.
     """
     documents = [_sentences(text) for text in texts.texts[0].to_pylist()]
     train = [each for number, each in enumerate(documents) if number % _TESTED]

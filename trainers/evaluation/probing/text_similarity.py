@@ -43,8 +43,9 @@ class LayerSimilarity:
 def layer_similarities(
     reader: StateReader, examples: Examples, layers: Sequence[str], poolings: Sequence[Pooling]
 ) -> list[LayerSimilarity]:
-    """Return the correlations for token counts, then for each layer and pooling. Raises ConfigError for a
-    task that does not rate the similarity of two texts, and UserError if its gold is hidden.
+    """Return how well the cosine similarity of two texts correlates with the gold: first for their token
+    counts, then for each layer and pooling. Raises ConfigError for a task that does not rate the similarity
+    of two texts, and UserError if its gold is hidden.
     """
     task = examples.task
     if task.kind != "regress" or len(examples.texts) != 2:
@@ -70,8 +71,8 @@ def _correlated(layer: str, pooling: str, gold: np.ndarray, predicted: np.ndarra
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the cosines of corresponding rows of two arrays [n, width], float64 [n]; 0 if either row is all
-    zeros.
+    """Return the cosine of each pair of corresponding rows of two arrays [n, width], as float64 [n]; 0 where
+    either row is all zeros.
     """
     first, second = first.astype(np.float64), second.astype(np.float64)
     norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)

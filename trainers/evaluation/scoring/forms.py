@@ -59,14 +59,14 @@ class ScoredForm(Protocol):
     def ends(self) -> tuple[int, ...]: ...
 
     def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
-        """Return the pieces that score a continuation (int64 ids) for the request `owner`. The context must
-        not be longer than `room` allows.
+        """Return the pieces that score a continuation given its context (both int64 ids) for the request
+        `owner`. The context must not be longer than `room` allows.
         """
         ...
 
     def room(self, continuation: int) -> int:
-        """Return how many tokens of context fit in a row with `continuation` tokens of continuation; negative
-        if the continuation alone does not fit.
+        """Return how many tokens of context the model can read with a continuation of `continuation` tokens;
+        negative if the continuation alone does not fit.
         """
         ...
 
@@ -102,7 +102,7 @@ class LeftToRight:
         return len(self.head) + len(self.after) - 1
 
     def room(self, continuation: int) -> int:
-        """Return how many tokens of context fit in a row with `continuation` tokens of continuation."""
+        """Return how many tokens of context the model can read with a continuation of `continuation` tokens."""
         return self.positions - self.marks - continuation
 
     def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
@@ -145,7 +145,7 @@ class Masks:
         return ()
 
     def room(self, continuation: int) -> int:
-        """Return how many tokens of context fit in a row with `continuation` tokens of continuation."""
+        """Return how many tokens of context the model can read with a continuation of `continuation` tokens."""
         return self.positions - self.marks - continuation
 
     def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
@@ -191,13 +191,13 @@ class EncoderDecoderForm:
 
     @property
     def marks(self) -> int:
-        """The number of special ids in the encoder or, if that is larger, the number in the decoder minus
-        one: the decoder's last token is only a target.
+        """The larger of two numbers: the special ids in the encoder, and those in the decoder minus one,
+        because the decoder does not read its last token.
         """
         return max(len(self.before) + len(self.after), len(self.given) - 1)
 
     def room(self, continuation: int) -> int:
-        """Return how many tokens of context fit in a row with `continuation` tokens of continuation."""
+        """Return how many tokens of context the model can read with a continuation of `continuation` tokens."""
         encoder = self.positions - len(self.before) - len(self.after)
         decoder = self.positions - len(self.given) - continuation + 1
         return min(encoder, decoder) if self.repeats or decoder < 0 else encoder

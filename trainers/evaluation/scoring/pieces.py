@@ -93,8 +93,8 @@ class Sums:
 
 
 def sum_pieces(forward: Forward, architecture: str, pieces: Sequence[Piece], requests: int, positions: int) -> Sums:
-    """Return the sums over the pieces of each of `requests` requests. A batch has up to about `positions`
-    positions.
+    """Return the sums over the pieces of each request; the requests are numbered from 0 to `requests` - 1.
+    The pieces are read in batches of up to about `positions` positions.
     """
     sums = Sums(np.zeros(requests), np.zeros(requests, np.int64), np.zeros(requests, np.int64))
     for logits, row, wanted, owner in piece_logits(forward, architecture, pieces, positions):
@@ -105,9 +105,9 @@ def sum_pieces(forward: Forward, architecture: str, pieces: Sequence[Piece], req
 def piece_logits(
     forward: Forward, architecture: str, pieces: Sequence[Piece], positions: int
 ) -> Iterator[tuple[Any, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield (logits, rows, ids, requests) for batches of n targets. The logits are [m, vocabulary]. The other
-    arrays, int64 [n], have for each target the row of its logits, its id and its request. Targets of the same
-    piece are in order. The caller may overwrite the logits.
+    """Yield (logits, rows, ids, requests) for the targets of `pieces`, n at a time. The logits are float32
+    [m, vocabulary]. The other arrays, int64 [n], hold the row of each target's logits, its id and its
+    request. The targets of a piece come in order. The caller may overwrite the logits.
     """
     import torch
 
@@ -175,7 +175,7 @@ def _tree(pieces: Sequence[Piece]) -> _Tree:
 
 
 def _add(sums: Sums, logits: Any, row: np.ndarray, wanted: np.ndarray, owner: np.ndarray) -> None:
-    """Add n targets to the sums. The other arguments are what `piece_logits` yields. The logits are
+    """Add targets to the sums. The other arguments are what `piece_logits` yields; the logits are
     overwritten.
     """
     import torch
@@ -193,8 +193,9 @@ def _add(sums: Sums, logits: Any, row: np.ndarray, wanted: np.ndarray, owner: np
 
 
 def _alone(forward: Forward, architecture: str) -> float:
-    """Return how long a piece must be to get a row of its own without a mask, as a share of the longest piece
-    in its batch; 0 if no piece does. Only a decoder allows padding after a piece.
+    """Return the least length of a piece that gets a row of its own without a mask, as a share of the longest
+    piece in its batch; 0 if the model never reads pieces in this way. Only a decoder allows padding after a
+    piece.
     """
     if not MODELS[architecture].unmasked or forward.model.config._attn_implementation != "sdpa":
         return 0.0
@@ -212,9 +213,9 @@ def _batches(trees: Sequence[_Tree], positions: int, alone: float, enough: int) 
 
 
 def _groups(trees: Sequence[_Tree], positions: int, alone: float, enough: int) -> Iterator[tuple[list[int], bool]]:
-    """Yield groups of trees as (indices, whether each tree has a row of its own). The first group has the
-    trees that need a mask. In a decoder, a group of fewer than `enough` positions may mix any lengths,
-    because its padding costs no time.
+    """Yield groups of trees: their indices, and whether each tree gets a row of its own. The first group,
+    which may be empty, contains the trees that need a mask. In a decoder, a group of fewer than `enough`
+    positions may mix any lengths, because its padding costs no time.
     """
     single = [i for i, tree in enumerate(trees) if alone and not (tree.prefix or tree.branch.any())]
     chosen = set(single)

@@ -76,8 +76,8 @@ class Scorer:
 
     @classmethod
     def open(cls, path: LocalPath, pseudo: Pseudo = "within_word") -> "Scorer":
-        """Load the model of a run or an export. Raises UserError if there is none or if it gives no
-        likelihoods.
+        """Load the model of a run or an export, and return its scorer. Raises UserError if there is no model
+        or if it gives no likelihoods.
         """
         return cls.of(str(path), load_trained(path), pseudo)
 
@@ -92,10 +92,11 @@ class Scorer:
     def score(self, contexts: Sequence[str], continuations: Sequence[str]) -> Likelihoods:
         """Return the log-likelihood of each continuation given its context.
 
-        Contexts and continuations are joined as in lm-evaluation-harness 0.4. White space at the end of a
-        context moves to its continuation. Both are encoded together. If the context alone has n tokens, the
-        tokens after the first n are the continuation. For an encoder-decoder, and where `<eos>` ends the
-        context, the two are encoded separately. A context that is too long for the model loses its beginning.
+        Contexts and continuations are joined as in lm-evaluation-harness 0.4: white space at the end of a
+        context moves to its continuation, and the two are encoded as one text. If the context alone has n
+        tokens, the tokens after the first n are the continuation. For an encoder-decoder, and where `<eos>`
+        ends the context, the two are encoded separately. A context that is too long for the model loses its
+        beginning.
 
         Raises UserError for a continuation that is empty or too long for the model, and if a likelihood is
         not finite.
@@ -151,8 +152,8 @@ class Scorer:
         self, contexts: Sequence[str], how: Generation, generators: Sequence[np.random.Generator] = ()
     ) -> list[WrittenText]:
         """Return what the model writes after each context. Sampling needs `generators`, one for each context.
-        A context that leaves no room for `how.tokens` tokens is cut on the left. Raises UserError for an
-        encoder, and if `how.tokens` leaves no room for any context.
+        A context that leaves no room for `how.tokens` tokens loses its beginning. Raises UserError for an
+        encoder, if `how.tokens` leaves no room for any context, and if the model's logits are NaN.
         """
         if not self.form.ends:
             raise UserError(
@@ -192,9 +193,9 @@ class Scorer:
         return self._encoder.decode([token]) if token < self._encoder.vocab_size else f"[{token}]"
 
     def windows(self, documents: Sequence[np.ndarray], window: int) -> tuple[list[EncodedRequest], list[int]]:
-        """Cut documents, given their token ids, into chunks of half a window. Return a request for each
-        chunk, whose context is the preceding chunk, and the index of its document. Raises UserError for a
-        window that is too small.
+        """Cut documents, given as token ids, into chunks of half a window. Return a request for each chunk,
+        with the preceding chunk as its context, and the index of each chunk's document. Raises UserError for
+        a window that is too small.
         """
         half = (window - self.form.marks) // 2
         if half < 1:

@@ -45,9 +45,9 @@ class TextWriter:
     def write(
         self, contexts: Sequence[np.ndarray], generators: Sequence[np.random.Generator]
     ) -> list[tuple[WrittenText, Piece]]:
-        """Return, for each of `contexts` (int64 ids), the text that the model writes after it, and the piece
-        that the model read to write it. Each context must leave room for `how.tokens` tokens. `generators`
-        has one generator for each context; at temperature 0, it is not used. Raises UserError if the model's
+        """Return, for each context (int64 ids), the text that the model writes after it and the piece that
+        the model reads to write it. Each context must leave room for `how.tokens` tokens. `generators` holds
+        one generator for each context; at temperature 0, it is not used. Raises UserError if the model's
         logits are NaN.
         """
         self._forward.eval()

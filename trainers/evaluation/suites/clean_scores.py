@@ -51,8 +51,8 @@ class CleanScore:
 
 
 def clean_scores(results: Sequence[TaskResult], held: Mapping[str, Mapping[str, float]]) -> tuple[CleanScore, ...]:
-    """Return the scores of every model on the tasks with items that were searched for in its corpora. `held`
-    maps the name of each model to its `corpus_shares`.
+    """Return the scores of every model on each task with items that were searched for in the model's corpora.
+    `held` maps the name of each model to its `corpus_shares`.
     """
     found = []
     for result in results:
@@ -71,8 +71,9 @@ def clean_scores(results: Sequence[TaskResult], held: Mapping[str, Mapping[str, 
 
 
 def corpus_shares(model: LocalPath, tasks: Iterable[str], tell: Callable[[str], None]) -> dict[str, float]:
-    """Return, by the name of each item, the largest share of the words of its prompt or answer that occurs in
-    a single training document of the model. Items that were not searched for are left out.
+    """Return a mapping from the name of each item to the largest share of the words of its prompt or answer
+    that a single training document of the model contains. Items that were not searched for are left out.
+    `tell` gets a message for each corpus that cannot be read or was not searched for all `tasks`.
     """
     config = read_export(model)[1] if (model / ORIGIN).exists() else read_config(model)
     if not isinstance(config, Pretraining):

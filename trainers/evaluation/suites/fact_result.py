@@ -20,13 +20,14 @@ _REQUESTS = 100_000  # candidates in memory at once
 
 
 def fact_result(model: str, scorer: Scorer, facts: FactSet, limit: int | None) -> TaskResult:
-    """Return the result of a model on the first `limit` facts of each relation. For a subject, the model
+    """Return the result of a model on the first `limit` facts of each relation. For each subject, the model
     chooses among all objects of the relation, as in ParaRel (Elazar et al., 2021).
 
-    `accuracy` is P@1 with the first statement (Petroni et al., 2019). `consistency` is the share of pairs of
+    `accuracy` is P@1 with the relation's first statement (Petroni et al., 2019), with which
+    `gold_probability` and `reciprocal_rank` are measured too. `consistency` is the share of pairs of
     statements for which the model chooses the same object. `always_right` is the share of facts for which it
-    chooses the right object with every statement. `gold_probability` and `reciprocal_rank` are measured with
-    the first statement. Chance is the score of always choosing the most common object of the relation.
+    chooses the right object with every statement. Chance is the accuracy of always choosing the relation's
+    most common object.
     """
     assert facts.examples.targets is not None
     rows: dict[str, list[Any]] = {name: [] for name in ("id", "gold", "prediction", "predictions", "rank", "subtask")}

@@ -96,7 +96,7 @@ def _task(task: HarnessTask) -> Task:
 
 
 def harness_result(asked: HarnessItems, result: TaskResult) -> TaskResult:
-    """Return `result` with the version of the harness task and only the scores that it names."""
+    """Return `result` with the version of the harness task and only the scores that the task names."""
     measured: dict[str, Measured] = {}
     for name in asked.task.metrics:
         measured |= _measured(asked, name, result)

@@ -18,10 +18,10 @@ def item_name(task: str, split: str, identifier: str) -> str:
 
 
 def write_item_file(columns: Sequence[tuple[Task | HarnessTask, str]], data: Location | None, output: Location) -> int:
-    """Write the items of every (task, split) as JSONL. Returns the number of items.
+    """Write the items of every (task, split) to `output` as JSONL, and return their number.
 
-    The field `answer` lists the gold texts of an item. It is empty for items without any, such as those of a
-    `classify` task.
+    The field `answer` lists the gold texts of an item; it is empty if there are none, as in a `classify`
+    task.
     """
     lines = [json.dumps(item, ensure_ascii=False) for task, split in columns for item in _items(task, split, data)]
     output.write_atomic("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))

@@ -108,7 +108,7 @@ class Evaluation:
 
     @property
     def means(self) -> list[SuiteResult]:
-        """The means of every model over the suite, one for each number of shots; empty without a suite."""
+        """The mean scores of every model over the suite, one for each number of shots; empty without a suite."""
         if self.suite is None:
             return []
         of = {model: [result for result in self.results if result.model == model] for model in self.models}
@@ -215,7 +215,7 @@ def read_columns(
     settings: EvaluationSettings,
     tell: Callable[[str], None],
 ) -> list[Asked]:
-    """Read the items of every (task, split), and pass notes on them to `tell`. Raises the errors of
+    """Return the items of every (task, split), and pass their notes to `tell`. Raises the errors of
     `read_items`.
     """
     read = [_read(task, split, data, settings) for task, split in columns]

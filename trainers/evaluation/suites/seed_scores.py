@@ -48,8 +48,8 @@ def seed_groups(models: Sequence[LocalPath]) -> list[tuple[str, ...]]:
 
 
 def seed_scores(groups: Sequence[tuple[str, ...]], values: Mapping[str, Mapping[str, float]]) -> list[SeedScore]:
-    """Return each score over each group of models. `values` maps the name of a score to the value of each
-    model.
+    """Return the mean of each score over each group of models. `values` maps the name of each score to its
+    value for every model.
     """
     found = []
     for group in groups:

@@ -75,8 +75,8 @@ def without_shots(name: str) -> str:
 
 
 def suite_parts(suite: Suite, results: Sequence[TaskResult]) -> dict[str, list[int]]:
-    """Return, by the name of each mean of a suite, the indices of the results that it averages. All results
-    must be of one model. If task names include numbers of shots, there is a mean for each number.
+    """Return a mapping from the name of each mean of a suite to the indices of the results that it averages.
+    All results must be of one model. If task names include numbers of shots, there is a mean for each number.
     """
     parts: dict[str, list[int]] = {}
     for place, result in enumerate(results):

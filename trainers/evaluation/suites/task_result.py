@@ -123,14 +123,16 @@ class TaskResult:
 
     @property
     def statistics(self) -> np.ndarray:
-        """The statistics of each item for the main score, float64 [n, 2]. The score is the ratio of the sums
-        of the two columns; for perplexity, it is the exponential of this ratio.
+        """The numerator and the weight that each item adds to the main score, float64 [n, 2]. The score is
+        the ratio of the sums of the two columns; for perplexity, it is the exponential of this ratio.
         """
         metric, outcomes = self.measured[self.main]
         return metric.statistics(outcomes)
 
     def parts(self, names: Sequence[str]) -> dict[str, NoisyScore]:
-        """Return the main score of each group of items, by name. `names` has the group of each item."""
+        """Return the main score of each group of items, by the group's name. `names` holds the name of each
+        item's group.
+        """
         metric, outcomes = self.measured[self.main]
         places: dict[str, list[int]] = {}
         for place, name in enumerate(names):
@@ -194,8 +196,8 @@ def standard_error(influences: np.ndarray) -> float:
 
 
 def difference_error(before: np.ndarray, after: np.ndarray) -> float:
-    """Return the standard error of the difference of two scores of the same items, given the influences of
-    the items on each, float64 [n]. It is infinite for a single item.
+    """Return the standard error of the difference between two scores on the same items, given the influence
+    of each item on either score, float64 [n]. It is infinite for a single item.
     """
     return standard_error(after - before) if len(after) > 1 else float("inf")
 
@@ -213,9 +215,9 @@ def item_result(
     model: str, form: str, items: Items, found: Likelihoods, without: Likelihoods | None,
     neutral: Likelihoods | None = None,
 ) -> TaskResult:  # fmt: skip
-    """Return the result on items. `found` has the likelihoods of all candidates of all items, flat. `without`
-    has them after the context without the question, and `neutral` after each of the contexts in
-    `Items.neutral`.
+    """Return the result of a model on items. `found` holds the likelihoods of all candidates of all items,
+    flat. `without` holds those after `Items.without`, the context without the question, and `neutral` those
+    after each of the contexts in `Items.neutral`.
     """
     answers = items.answers
     lengths = {
@@ -282,9 +284,9 @@ def _gold_bits(log_likelihood: np.ndarray, text_bytes: np.ndarray) -> Measured:
 
 
 def _bias(items: Items, neutral: Likelihoods) -> np.ndarray:
-    """Return the logarithm of the mean probability of each candidate after content-free texts, float64
-    [candidates]. Calibration subtracts it from the log-likelihoods, as with the matrix W and b = 0 of Zhao et
-    al. (2021, section 5).
+    """Return the logarithm of each candidate's mean probability, among the candidates of its item, after the
+    content-free texts, float64 [candidates]. Calibration subtracts it from the log-likelihoods, as with the
+    matrix W and b = 0 of Zhao et al. (2021, section 5).
     """
     count, first = int(items.offsets[-1]), items.offsets[:-1]
     nats = neutral.log_likelihood.reshape(-1, count)

@@ -61,8 +61,8 @@ class ShownItem:
 
 
 def shown_items(each: WonItems, numbers: Sequence[int]) -> list[ShownItem]:
-    """Return the first ten of the items with the indices `numbers`. For written answers, the candidates are
-    an accepted answer and then the answers of the two models. Empty for facts.
+    """Return up to ten items, the first of those whose indices `numbers` lists; none for facts. For written
+    answers, the candidates are an accepted answer and then the answers of the two models.
     """
     items, shown = each.a.items, []
     if items is None:

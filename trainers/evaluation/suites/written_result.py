@@ -13,8 +13,9 @@ from trainers.tasks.scores.outcomes import Outcomes
 
 
 def written_result(model: str, scorer: Scorer, items: Items, seed: int) -> TaskResult:
-    """Let a model write the answers to items, and score them. The main score is a metric that counts solved
-    items (SOLVED), if there is one.
+    """Let a model write an answer to each item, and return the answers with their metrics. The main score is
+    a metric that counts solved items (SOLVED) if the task has one, otherwise its first metric of written
+    answers.
     """
     prompt = items.task.prompt
     assert prompt is not None

@@ -110,8 +110,8 @@ def _logits(network: Any, states: Any) -> Any:
 
 
 def _decoder_name(name: str) -> str:
-    """Return the decoder's name for an encoder parameter. Cross-attention is the second layer of a decoder
-    block.
+    """Return the name of an encoder parameter's counterpart in the decoder, where cross-attention is the
+    second layer of a block.
     """
     return name.replace(".layer.1.", ".layer.2.")
 

@@ -31,8 +31,9 @@ class BoundaryHead(torch.nn.Module):
             torch.nn.init.zeros_(layer.bias)
 
     def forward(self, outside: Any, places: Any) -> Any:
-        """Return a state for each of n tokens, [n, width]. `outside` has the states before and after the span
-        of each token, [n, 2, width], and `places` the index of each token in its span, int64 [n].
+        """Return a state for each of n tokens, [n, width]. `outside`, [n, 2, width], contains the states of
+        the two tokens that enclose each token's span, and `places`, int64 [n], each token's index in its
+        span.
         """
         states = torch.cat([outside.flatten(1), self.places(places)], 1)
         states = self.inner_norm(torch.nn.functional.gelu(self.inner(states)))

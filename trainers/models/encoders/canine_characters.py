@@ -28,8 +28,8 @@ last molecule of a row, and upsampling reads two characters beyond a text. More 
 
 
 def special_spellings(spelled: Sequence[bytes], specials: Mapping[str, int]) -> list[bytes]:
-    """Return the UTF-8 bytes of every token: those in `spelled`, with the special tokens replaced with
-    CANINE's code points.
+    """Return the UTF-8 bytes of every token: those in `spelled` or, for a special token, those of its CANINE
+    code point.
     """
     whole = list(spelled)
     for name, number in sorted(specials.items(), key=lambda item: item[0] in CODE_POINTS):
@@ -61,7 +61,7 @@ class CharacterLayout:
 
     def of_molecules(self, states: Any) -> Any:
         """Return the states of tokens, [rows, length, width], given the states of molecules, [documents,
-        molecules, width]. The first molecule stands for the document, each other molecule for 4 characters.
+        molecules, width]. The first molecule represents the document, each other molecule 4 characters.
         """
         return states[
             self.document, torch.where(self.place == 0, 0, self.place // 4 + 1).clamp(max=states.shape[1] - 1)
@@ -88,10 +88,10 @@ class Spelling:
 
         - `starts`, bool [rows, length - 1]: which tokens after the first of a row begin a document.
         - `types`, int64 [rows, length] or None: the token types; the default is 0.
-        - `covered`, int64 [rows, length] or None: where it is above 0, a token's characters are replaced with
-          this number of masks.
-        - `read`, int64 [rows, length] or None: which of a token's characters, counted from 0, has the state that
-          stands for the token; the default is the first.
+        - `covered`, int64 [rows, length] or None: the number of masks that replace a token's characters; 0, the
+          default, keeps the characters.
+        - `read`, int64 [rows, length] or None: the index, within a token, of the character whose state represents
+          the token; the default is 0.
 
         A token in which no character begins shares the state of the character before it.
         """
@@ -122,9 +122,8 @@ class Spelling:
         return CharacterLayout(characters[filled], kinds[filled], present[filled] > 0, *places)
 
     def _write(self, ids: Any, covered: Any) -> tuple[Any, Any]:
-        """Return the bytes of the tokens `ids`, int64 [tokens], one after another, and the index of each
-        byte's token, both int64 [bytes]. Where `covered` is above 0, a token has the bytes of this number of
-        masks.
+        """Return the concatenated bytes of the tokens `ids`, int64 [tokens], and the index of each byte's
+        token, both int64 [bytes]. Where `covered` is above 0, that number of masks replaces the token.
         """
         sizes = (self.offsets[1:] - self.offsets[:-1])[ids]
         if covered is not None:
@@ -139,8 +138,8 @@ class Spelling:
         return content, owner
 
     def estimate(self, ids: Any) -> CharacterLayout:
-        """Return a layout for `ids` on PyTorch's `meta` device, with an estimated width. Each row is taken to
-        be one document.
+        """Return a layout for `ids` on PyTorch's `meta` device, where the number of characters can only be
+        estimated. Each row is taken to be one document.
         """
         rows, length = ids.shape
         width = -(-(int(length * self.mean) + _BEYOND) // _MULTIPLE) * _MULTIPLE
@@ -157,8 +156,8 @@ class Spelling:
 
 def _decode(content: Any, begins: Any, document: Any) -> Any:
     """Return the code points, int64 [characters], of the characters that begin at `begins` in the UTF-8 bytes
-    `content`. `document`, int64 [bytes], is the number of each byte's document. An incomplete character is
-    U+FFFD.
+    `content`. `document`, int64 [bytes], is the number of each byte's document. An incomplete character
+    becomes U+FFFD.
     """
     padded, owner = torch.nn.functional.pad(content, (0, 3)), torch.nn.functional.pad(document, (0, 3), value=-1)
     lead = content[begins]

@@ -120,13 +120,13 @@ class CanineForSubwords(CaninePreTrainedModel):
 
     @property
     def characters_per_token(self) -> float:
-        """An estimate of the mean number of characters of a token: the mean number of its bytes."""
+        """The mean number of bytes per token, as an estimate of the mean number of characters."""
         return Spelling(self.spelled, self.spelled_offsets).mean
 
     def read(self, ids: Any, starts: Any, types: Any = None, covered: Any = None, read: Any = None) -> Any:
         """Return the states of tokens, [rows, length, width]; the arguments are those of `Spelling.lay_out`.
-        With a task head that reads whole texts, the state of a document's first token is that of its first
-        molecule.
+        If the model has a task head that makes one prediction per text, the first token of each document gets
+        the state of the document's first molecule.
         """
         spelling = Spelling(self.spelled, self.spelled_offsets)
         self.layout = layout = (
@@ -140,8 +140,8 @@ class CanineForSubwords(CaninePreTrainedModel):
         return torch.where((layout.place == 0)[..., None], layout.of_molecules(molecules), found)
 
     def decode(self, inputs: Any, starts: Any) -> Any:
-        """Return the states [rows, targets, width] that predict masked characters, given `Inputs` with a
-        `decoder`.
+        """Return the states [rows, targets, width] that predict masked characters. `inputs.decoder` must be
+        set; `starts` is that of `Spelling.lay_out`.
         """
         ids, spelling = inputs.ids, Spelling(self.spelled, self.spelled_offsets)
         self.layout = layout = (
@@ -186,10 +186,10 @@ class CanineForSubwords(CaninePreTrainedModel):
     def forward(
         self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None, **_: Any
     ) -> MaskedLMOutput:
-        """Return the logits at every character of rows of code points, where each row is one document. They
-        are over subwords, [rows, length, vocabulary], or, with `character_buckets`, over buckets of
-        characters, [rows, length, buckets]. In the latter case, each character is predicted as if it came
-        first in the decoder's order.
+        """Return the logits at every character of `input_ids`, rows of code points, where each row is one
+        document. They are over subwords, [rows, length, vocabulary], or, with `character_buckets`, over
+        buckets of characters, [rows, length, buckets]. In the latter case, each character is predicted as if
+        it came first in the decoder's order.
         """
         length = input_ids.shape[1]
         beyond = (0, -(-(length + 8) // 128) * 128 - length)
@@ -206,7 +206,7 @@ class CanineForSubwords(CaninePreTrainedModel):
 
 
 def _blocked(seen: Any, dtype: Any) -> Any:
-    """Return the numbers to add to attention scores, [documents, 1, 1, keys]. `seen` is bool [documents,
-    keys].
+    """Return an additive attention mask, [documents, 1, 1, keys]: 0 where `seen`, bool [documents, keys], is
+    true, and the lowest value of `dtype` elsewhere.
     """
     return torch.zeros_like(seen, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None, None]

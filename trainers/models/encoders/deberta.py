@@ -48,15 +48,17 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 
 def _distance_projections(network: Any) -> float:
-    """Return minus the number of parameters that project distances, because they are not applied to tokens."""
+    """Return minus the number of parameters that project distances: they multiply no token
+    (`Architecture.repeats`).
+    """
     attentions = [block.attention.self for block in blocks(network)]
     parts = [part for attention in attentions for part in (attention.pos_proj, attention.pos_q_proj)]
     return -float(sum(parameter.numel() for part in parts for parameter in part.parameters()))
 
 
 def _attended(network: Any, tokens: int) -> float:
-    """Return the number of keys per token, over all layers: the tokens of its row, and the distances in both
-    directions.
+    """Return the number of keys per query, summed over layers: the tokens of the row, and the distances in
+    both directions (`Architecture.attended`).
     """
     return len(blocks(network)) * (tokens + 2 * min(tokens, network.config.max_position_embeddings))
 

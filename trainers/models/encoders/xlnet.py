@@ -76,8 +76,9 @@ def _layer_class() -> Any:
 
 
 def _hidden(network: Any, inputs: Inputs) -> Any:
-    """Return the states of the content stream, with the states of the query stream at the columns of
-    `inputs.order`. With `inputs.carried`, the states of the window replace the memory.
+    """Return the states of the content stream, replaced with those of the query stream at the columns in
+    `inputs.order`. With `inputs.carried`, the states that each layer reads in this window become the new
+    memory.
     """
     import torch
 
@@ -126,8 +127,8 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
 
 def _earlier(order: Any, length: int) -> Any:
     """Return, for every query, which keys come before it in the factorization order, bool [rows, queries,
-    keys]. `order`, int64 [rows, targets], are the columns of the targets in this order, padded with -1. All
-    other columns come before every query, even the query at the same column.
+    keys]. `order`, int64 [rows, targets], lists the columns of the targets in this order, padded with -1. All
+    other columns come before every query, including the query at the same column.
     """
     import torch
 

@@ -52,8 +52,9 @@ def stock_task_model(
 
 
 def stock_names(network: Any, architecture: Architecture) -> tuple[dict[str, str], tuple[str, str]]:
-    """Return the stock names of the parameters of `task_head`, keyed by our names, and two prefixes: those
-    that the parameters of the network's stacks have in our class and in the stock class.
+    """Return (names, prefixes). `names` maps our names of the parameters of `task_head` to the stock names.
+    `prefixes` are the prefixes of the parameters of the network's stacks: in our class, and in the stock
+    class.
 
     The head must have a stock class (`why_not_stock_head`).
     """
@@ -76,8 +77,8 @@ def stock_names(network: Any, architecture: Architecture) -> tuple[dict[str, str
 
 
 def _beginnings(ours: str, theirs: str) -> tuple[str, str]:
-    """Return two dotted names without the components that they share at the end, of which there must be at
-    least one.
+    """Return both dotted names without the components that they share at the end. They must share at least
+    the last one.
     """
     shared = 1
     parts = ours.split("."), theirs.split(".")
@@ -103,7 +104,7 @@ def _configuration(own: Any, head: TaskHead, labels: Sequence[str]) -> Any:
 
 
 def _source(name: str, stock: Any, network: Any, state: Mapping[str, Any]) -> str | None:
-    """Return our name of a tensor of the stock model, or None if our model has no such tensor."""
+    """Return our name for the tensor `name` of the stock model, or None if our model has no such tensor."""
     within = name.removeprefix(f"{stock.base_model_prefix}.")
     candidates = (name, f"{network.base_model_prefix}.{within}", within)
     return next((each for each in candidates if each in state), None)

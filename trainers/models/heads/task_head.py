@@ -90,8 +90,8 @@ def build_head(
     layers: Layers = "last",
     dropout: float | None = None,
 ) -> TaskHead:
-    """Return a new fp32 head. `outputs` is the number of its outputs: one per class or tag, 1 for regress and
-    choose, or 2 for span, the scores of starts and ends.
+    """Return a new fp32 head, initialised from `seed`, with `outputs` outputs: one per class or tag, 1 for
+    regress and choose, or 2 for span, the scores of starts and ends.
 
     For one prediction per text, `pooling` defaults to the first token in encoders, the mean in recurrent
     encoders, and the last token in other families. `dropout` defaults to the model's rate or, if
@@ -158,9 +158,8 @@ def _pooled(states: Any, at: Any, owner: Any, pooling: Pooling) -> Any:
 
 @contextmanager
 def recorded_layers(blocks: Sequence[Any], convert: Callable[[Any], Any] | None = None) -> Iterator[list[Any]]:
-    """Record, in the list that this context manager yields, the input of the first of `blocks` and the output
-    of every block, [rows, length, width], for one forward pass. `convert` converts the states of blocks that
-    use another shape.
+    """Yield a list to which one forward pass appends states [rows, length, width]: the input of the first of
+    `blocks`, then the output of every block. `convert` converts the states of blocks that use another shape.
     """
     layers: list[Any] = []
 

@@ -51,9 +51,8 @@ class AwdLstmConfig(PreTrainedConfig):
 
 
 def drop_variational(states: Any, sequences: Sequences, rate: float) -> Any:
-    """Return the states with the same units dropped at all positions of a sequence (Gal and Ghahramani 2016;
-    arXiv 1708.02182, section 4.2). `states` [tokens, width] are in the order of `sequences`. Only for
-    training.
+    """Drop the same units of `states` at all positions of a sequence (Gal and Ghahramani 2016; arXiv
+    1708.02182, section 4.2). `states` [tokens, width] are in the order of `sequences`. Only for training.
     """
     mask = torch.nn.functional.dropout(states.new_ones(sequences.count, states.shape[1]), rate)
     return states * mask[sequences.owner]

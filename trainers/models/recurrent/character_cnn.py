@@ -70,8 +70,8 @@ class CharacterCnn(torch.nn.Module):
 
     @property
     def repeats(self) -> int:
-        """The multiplications per token that a count of the parameters misses. A filter of width k is applied
-        at LENGTH - k + 1 places, so its weights are used LENGTH - k more times.
+        """The number of multiplications per token that a count of the parameters misses. A filter of width k
+        is applied at LENGTH - k + 1 places, but its weights are counted only once.
         """
         return sum(each.weight.numel() * (LENGTH - each.kernel_size[0]) for each in self.filters)
 

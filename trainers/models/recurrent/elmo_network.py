@@ -57,8 +57,8 @@ class ElmoLayer(torch.nn.Module):
         self.forward_lstm, self.backward_lstm = ProjectedLstm(width, cells), ProjectedLstm(width, cells)
 
     def forward(self, states: Any, sequences: Sequences) -> Any:
-        """Return states [rows, length, 2 x width] for `states` of the same shape; the forward model's half
-        comes first.
+        """Return the outputs of the layer for the inputs `states`, both [rows, length, 2 x width]. The
+        forward model's half comes first.
         """
         made = []
         directions = ((self.forward_lstm, sequences), (self.backward_lstm, sequences.backwards))

@@ -38,7 +38,9 @@ class GruConfig(PreTrainedConfig):
 
     @property
     def bound(self) -> float:
-        """The bound of the uniform distribution from which weights that are not recurrent are drawn."""
+        """The bound b of the uniform distribution U(-b, b) from which all weights but the recurrent ones are
+        drawn.
+        """
         return float(_BOUND * (_EMBEDDING / self.embedding_size) ** 0.5)
 
 
@@ -76,8 +78,8 @@ class GruLayer(torch.nn.Module):
         return made + (kept * made.mean()).mean()
 
     def initialise(self) -> None:
-        """Draw weights: an orthogonal recurrent matrix for each gate, and input weights from U(-bound,
-        bound). Biases are 0.
+        """Draw an orthogonal recurrent matrix for each gate, and the input weights from U(-bound, bound). Set
+        the biases to 0.
         """
         for gate in self.recurrent_weight.chunk(3):
             torch.nn.init.orthogonal_(gate)
@@ -139,12 +141,13 @@ class SentenceGru(PreTrainedModel):
             module.initialise()
 
     def decode(self, ids: Any, positions: Any, vectors: tuple[Any, Any]) -> tuple[Any, Any]:
-        """Return the states [rows, length, width] of the decoder that writes next sentences, and of the
-        decoder that writes previous sentences.
+        """Return two arrays of states [rows, length, width]: those of the decoder that writes next sentences,
+        and those of the decoder that writes previous sentences.
 
-        `ids` and `positions`, int64 [rows, length], are those of the sentences to write. `vectors` has two
-        arrays [rows, length, width]: at each position of a sentence, the vector of the sentence before it,
-        for the first decoder, and of the sentence after it, for the second (equations 5 to 7).
+        `ids` and `positions`, int64 [rows, length], are those of the sentences to write. `vectors` contains
+        one array [rows, length, width] per decoder: at each position of a sentence, the vector of the
+        sentence before it for the first decoder, and of the sentence after it for the second (equations 5 to
+        7).
         """
         sequences, embedded = Sequences.of(positions), self.encoder.embed(ids)
         decoders = (self.next_decoder, self.previous_decoder)

@@ -34,15 +34,17 @@ class Sequences:
     def of(cls, positions: Any, before: Any = None) -> "Sequences":
         """Return the sequences of rows, given `positions` [rows, length]. A sequence begins at the start of
         every row, and wherever a position is not one higher than the position before it. `before`, int64
-        [rows], are the positions in the last column of the previous window.
+        [rows], contains the positions in the last column of the previous window; if it is given, `continued`
+        is set.
         """
         found = cls.beginning(positions[:, 1:] != positions[:, :-1] + 1)
         return found if before is None else replace(found, continued=positions[:, 0] == before + 1)
 
     @classmethod
     def beginning(cls, starts: Any) -> "Sequences":
-        """Return the sequences of rows. A sequence begins at the start of every row, and at every later token
-        that `starts`, bool [rows, length - 1], marks. On the `meta` device, every row is one sequence.
+        """Return the sequences into which rows are divided. One begins at the start of every row, and at
+        every later token marked in `starts`, bool [rows, length - 1]. On the `meta` device, every row is one
+        sequence.
         """
         rows, length = starts.shape[0], starts.shape[1] + 1
         if starts.is_meta:
@@ -80,9 +82,9 @@ class Sequences:
         return torch.empty_like(packed).index_copy(0, self.order, packed).view(rows, -1, packed.shape[1])
 
     def initial(self, states: Any) -> Any:
-        """Return the initial state of every sequence, [1, sequences, units]: if it continues from the
-        previous window, the state of its row in `states` [rows, units], otherwise zeros. Requires
-        `continued`.
+        """Return the initial states of all sequences, [1, sequences, units]. A sequence that continues from
+        the previous window begins with the state of its row in `states` [rows, units], any other with zeros.
+        `continued` must be set.
         """
         first = self.order[: self.count]
         length = len(self.order) // len(states)
@@ -91,8 +93,8 @@ class Sequences:
         return torch.where(continues[:, None], states[row], 0)[None]
 
     def keep(self, state: LayerState, rows: int, hidden: Any, cell: Any) -> None:
-        """Store in `state`, without gradients, the final state of a layer in each of the `rows` rows.
-        `hidden` and `cell`, [1, sequences, units], are the final states of all sequences.
+        """Store in `state`, without gradients, a layer's state at the end of each of the `rows` rows.
+        `hidden` and `cell`, [1, sequences, units], contain the final states of all sequences.
         """
         last = torch.empty_like(self.owner).index_copy(0, self.order, self.owner).view(rows, -1)[:, -1]
         state.hidden, state.cell = hidden[0, last].detach(), cell[0, last].detach()
@@ -111,7 +113,8 @@ class _Together(torch.autograd.Function):
 
 
 def in_order(weights: Sequence[Any]) -> list[Any]:
-    """Return the weights of a layer, with gradients that arrive in the order of the list on every worker.
+    """Return the weights of a layer such that, in the backward pass, their gradients arrive in the order of
+    the list on every worker.
 
     On a CPU, the order would otherwise depend on the lengths of the sequences. ZeRO 2 sums gradients over the
     workers in the order in which they arrive, so it would add gradients of different weights to one another.

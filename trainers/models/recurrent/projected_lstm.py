@@ -45,15 +45,15 @@ class ProjectedLstm(torch.nn.Module):
             return torch.lstm(packed, sequences.batch_sizes, begin, matrices, True, 1, 0.0, self.training, False)[0]
 
     def _estimate(self, packed: Any, cells: int) -> Any:
-        """Return placeholder states for a pass on `meta`, and allocate the memory that the layer keeps for
-        the backward pass.
+        """Return placeholder states on the `meta` device, with as many values kept for the backward pass as a
+        real layer keeps.
         """
         kept = packed.new_empty(len(packed), (_KEPT if _computes_in_fp32(packed) else _KEPT_BY_TORCH) * cells)
         return packed @ self.projection @ self.projection.T + (kept * packed.mean()).mean()
 
     def initialise(self) -> None:
-        """Draw weights as the authors' code does (allenai/bilm-tf, bilm/training.py): from Glorot and
-        Bengio's uniform distribution, with the input and recurrent weights of all gates as one matrix. The
+        """Draw the weights as ELMo's code does (allenai/bilm-tf, bilm/training.py): from Glorot and Bengio's
+        uniform distribution, for which the input and recurrent weights of all gates count as one matrix. The
         biases of forget gates are 1, all others 0.
         """
         width, cells = self.projection.shape

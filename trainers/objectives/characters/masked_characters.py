@@ -105,11 +105,11 @@ def _choose(
 ) -> np.ndarray:
     """Return which tokens are masked, bool [rows, length].
 
-    `words`, `segments` and `counts`, int64 [rows, length], are the first column of each token's word (-1 for
-    none), its document (-1 for padding) and its number of characters. The words of a document are taken in
-    ascending order of `draws` until they contain a share `rate` of the characters of all its words. `last`
-    decides whether the word that would exceed this share is taken. `draws` and `last` are float64 [rows,
-    length] and are read at the first column of each word.
+    `words`, `segments` and `counts`, int64 [rows, length], give for each token the first column of its word
+    (-1 for none), its document (-1 for padding) and its number of characters. The words of a document are
+    taken in ascending order of `draws` until they contain a share `rate` of the characters of all its words;
+    `last` decides whether the word that would exceed this share is taken. `draws` and `last` are uniform
+    numbers, float64 [rows, length], and are read at the first column of each word.
     """
     rows, length = words.shape
     places = np.arange(rows)[:, None] * length
@@ -144,14 +144,15 @@ def divide_words(
     longest: int,
     words: np.ndarray,
 ) -> None:
-    """Set `words`, int64 [rows, length] and filled with -1, to the first column of each token's word. Special
-    tokens, padding and white space keep -1.
+    """Set `words`, int64 [rows, length], to the first column of each token's word. It must be filled with -1,
+    which special tokens, padding and white space keep.
 
     A word begins at the start of a document, at or after white space, after a special token, and at a token
     that would make the word before it longer than `longest` characters.
 
-    `content`, uint8, is the bytes of the vocabulary, and `offsets`, int64 [tokens + 1], says where each token
-    begins. `counts`, int64 [rows, length], is the number of characters of each token.
+    `content`, uint8, contains the bytes of all tokens of the vocabulary, and `offsets`, int64 [tokens + 1],
+    where each token begins in it. `counts`, int64 [rows, length], is the number of characters of each token
+    of the rows.
     """
     for row in range(len(inputs)):
         first, size = -1, 0
@@ -191,9 +192,9 @@ def read_characters(
     owners: np.ndarray,
 ) -> None:
     """Write the characters that begin in the `chosen` tokens, bool [rows, length], to four arrays, int64
-    [rows, targets], in the order of the text. `columns` gets the column of a character's token, `places` the
-    number of characters before it in this token, `codes` its code point, and `owners` its document. Entries
-    after the last character of a row are left as they are.
+    [rows, targets], in the order of the text: to `columns` the column of a character's token, to `places` the
+    number of characters before it in this token, to `codes` its code point, and to `owners` its document.
+    Entries after the last character of a row are left as they are.
 
     The bytes of a character may be spread over several tokens. A character that is cut off counts as U+FFFD.
     """

@@ -36,9 +36,9 @@ class MaskedSubwords(Masking):
     needs_character_counts: ClassVar[bool] = True
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with tokens masked, and with the original tokens as targets. Its `covered` is the
-        number of characters of each masked token, and its `read` the index, within its token, of the
-        character whose state predicts a target.
+        """Return the batch with some tokens masked or replaced, and with the original tokens as targets. In
+        the result, `covered` is the number of characters of each masked token. `read` is the index, within a
+        token to predict, of the character whose state predicts it.
         """
         assert context.character_counts is not None
         counts = context.character_counts[batch.inputs]
@@ -58,7 +58,7 @@ class MaskedSubwords(Masking):
 
 
 def _same_length(context: Context, counts: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return, for each of `counts`, int64 [n], a random token that has this number of characters and is not
+    """Return a random token for each of `counts`, int64 [n]: one with this number of characters that is not
     special. `draws`, float64 [n], are uniform numbers.
     """
     assert context.character_counts is not None

@@ -96,11 +96,11 @@ class GapSentences(PairObjective):
 
 
 def sentence_bounds(text: Ragged, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the sentences of documents. `starts`, bool [tokens], marks the first tokens of sentences; a
-    sentence also begins at the start of every document.
+    """Find the sentences of the documents `text`. `starts`, bool [tokens], marks the first tokens of
+    sentences; a sentence also begins at the start of every document.
 
-    Returns `bounds`, int64 [sentences + 1], and `held`, int64 [documents + 1]: sentence s has the tokens
-    `bounds[s]:bounds[s + 1]`, and document d the sentences `held[d]:held[d + 1]`.
+    Returns `bounds`, int64 [sentences + 1], and `held`, int64 [documents + 1]: sentence s consists of the
+    tokens `bounds[s]:bounds[s + 1]`, and document d of the sentences `held[d]:held[d + 1]`.
     """
     begins = starts.copy()
     begins[text.offsets[:-1][text.sizes > 0]] = True
@@ -137,10 +137,11 @@ def shared_tokens(tokens: np.ndarray, bounds: np.ndarray, held: np.ndarray) -> n
 
 @kernel(nogil=True)
 def choose_gaps(scores: np.ndarray, held: np.ndarray, rate: float) -> np.ndarray:
-    """Choose the sentences to remove from each document, bool [sentences].
+    """Return which sentences to remove from their documents, bool [sentences].
 
-    Of a document's n sentences, the max(floor(`rate` n), 1) with the highest `scores`, float64 [sentences],
-    are chosen, but never all. `held` is from `sentence_bounds`.
+    Of a document's n sentences, these are the max(floor(`rate` n), 1) with the highest `scores`, float64
+    [sentences], but never all. Among equal scores, earlier sentences come first. `held` is from
+    `sentence_bounds`.
     """
     chosen = np.zeros(len(scores), dtype=np.bool_)
     for document in range(len(held) - 1):

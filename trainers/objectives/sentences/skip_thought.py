@@ -63,8 +63,8 @@ class SkipThought(TrainingObjective):
         return stream_of_sentences(sequence_length, self.min_tokens, 1, 2, "two sentences")
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return rows of sentences with the targets of `loss`. The targets of `previous_loss` follow from the
-        inputs.
+        """Return the batch as rows of sentences, with the targets of `loss`. `previous_loss` takes its
+        targets from the inputs.
         """
         made = sentence_rows(batch, context, self.min_tokens)
         targets = np.full_like(made.inputs, IGNORED)

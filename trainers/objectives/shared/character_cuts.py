@@ -59,14 +59,14 @@ class TokenTexts:
     def cut(
         self, content: Ragged, chosen: np.ndarray, drawn: np.ndarray, rows: np.ndarray, free: np.ndarray
     ) -> tuple[Ragged, np.ndarray]:
-        """Cut each `chosen` document (bool [documents]) twice, uniformly over the positions before, between
-        and after its characters. `drawn`, float64 [documents, 2], are uniform numbers; `rows` [documents] is
-        the row of each document.
+        """Cut each `chosen` document (bool [documents]) at two random positions, each drawn uniformly from
+        those before, between and after its characters. `drawn`, float64 [documents, 2], are uniform numbers;
+        `rows` [documents] is the row of each document.
 
-        Returns the documents, with the words at a cut encoded again, and the number of tokens before each
-        cut, int64 [documents, 2]. A document grows by at most GROWTH tokens, and all documents of row r
-        together by at most `free[r]`. If the cuts of a document need more tokens than that, or if a part
-        cannot be encoded exactly, the cuts move back to positions between tokens.
+        Returns the documents, with the text around a cut encoded again where necessary, and the number of
+        tokens before each cut, int64 [documents, 2]. A document grows by at most GROWTH tokens, and all
+        documents of row r together by at most `free[r]`. If the cuts of a document need more tokens than
+        that, or if a part cannot be encoded exactly, the cuts move back to positions between tokens.
         """
         first, end = content.offsets[:-1, None], content.offsets[1:, None]
         before = np.concatenate([[0], np.cumsum(self._characters[content.tokens])])
@@ -108,9 +108,9 @@ class TokenTexts:
     def _reencode(
         self, tokens: np.ndarray, cuts: list[int], inside: list[int], again: list[bool], windows: list[list[int]]
     ) -> tuple[list[int], int, list[_Edit]] | None:
-        """Encode the text around a document's two cuts again, so that each part has its own tokens. `cuts`
-        are the indices of the tokens at the cuts, `inside` the numbers of characters of these tokens that
-        precede the cuts, and `windows` the tokens to encode for each cut that needs it (`again`).
+        """Encode the text around a document's two cuts again, so that no token spans a cut. `cuts` are the
+        indices of the tokens at the cuts, `inside` the numbers of characters of these tokens that precede the
+        cuts, and `windows` the ranges of tokens to encode for the cuts that need it (`again`).
 
         Returns (new cuts, number of tokens added, edits), or None if the cuts must move to positions between
         tokens.
@@ -184,7 +184,7 @@ class TokenTexts:
 
 
 def _texts(definition: Definition) -> list[bytes | None]:
-    """Return the bytes that each id stands for in a text. None for ids whose bytes are not known."""
+    """Return the bytes of text that each id represents, or None for an id whose bytes are not known."""
     texts: list[bytes | None] = [None] * definition.vocab_size
     marked = definition.data["model"].get("continuing_subword_prefix") or definition.end_of_word
     if definition.kind in ("wordpiece", "word_level") or (definition.kind == "bpe" and marked):
@@ -244,8 +244,8 @@ def _windows(
     known: np.ndarray,
     windows: np.ndarray,
 ) -> None:
-    """Write to `windows`, for each chosen cut, the range of tokens to encode again: whole words, or as many
-    whole characters as lie within WINDOW tokens.
+    """Write to `windows`, for each chosen cut, the range of tokens to encode again: whole words or, where a
+    word extends further than WINDOW tokens from the cut, whole characters.
 
     `begins`, `leads` and `known`, bool [vocabulary], say which tokens begin a word, begin a character, and
     have a known text.

@@ -72,8 +72,8 @@ class Masking(TrainingObjective):
         return self.replaced(batch, context, self.choose(batch, context))
 
     def replaced(self, batch: Batch, context: Context, group: np.ndarray) -> Batch:
-        """Return the batch with the chosen tokens replaced, and with the original tokens as targets. `group`
-        is the result of `choose`.
+        """Return the batch with each chosen token masked, replaced with a random token or left unchanged, and
+        with the original tokens as targets. `group` is the result of `choose`.
         """
         _, ordinary = _ids(tuple(context.specials.values()), context.vocab_size)
         masked, targets = np.empty_like(batch.inputs), np.empty_like(batch.inputs)
@@ -83,8 +83,8 @@ class Masking(TrainingObjective):
         return replace(batch, inputs=masked, targets=targets, spans=None)
 
     def choose(self, batch: Batch, context: Context) -> np.ndarray:
-        """Return which tokens to predict, int64 [rows, length]: -1 for a token that is not chosen. Chosen
-        tokens whose replacement is decided together have the same number, the first column of their group.
+        """Return which tokens to predict, int64 [rows, length]: -1 for a token that is not chosen, otherwise
+        the first column of its group. The replacement of all tokens of a group is decided together.
         """
         if self.unit == "salient":
             return self._choose_salient(batch, context)
@@ -116,8 +116,8 @@ class Masking(TrainingObjective):
         return np.where(chosen, first % length, -1).reshape(-1, length)
 
     def _uniforms(self, batch: Batch, context: Context, name: str, columns: int | None = None) -> np.ndarray:
-        """Draw uniform numbers, float64 [rows, columns]. By default there are as many columns as in the
-        inputs.
+        """Draw uniform numbers, float64 [rows, columns], by default with as many columns as the inputs. With
+        `copies`, a sequence gets the same numbers again after `copies` epochs.
         """
         keys, masks = batch.sample, "masked"
         if self.copies is not None:

@@ -32,8 +32,9 @@ def choose_tokens(
     draws: np.ndarray,
     group: np.ndarray,
 ) -> None:
-    """Choose single tokens. In a document, all sets of the same number of tokens are equally likely
-    (selection sampling: Knuth, TAOCP 2, 3.4.2, algorithm S).
+    """Choose about a share `rate` of each document's ordinary tokens. `group`, int64 [rows, length], is set
+    to the column of each chosen token and to -1 elsewhere. All sets of the same number of tokens are equally
+    likely (selection sampling: Knuth, TAOCP 2, 3.4.2, algorithm S).
 
     `special`, bool [vocabulary], marks tokens that are never chosen; `rounding` [rows, documents] and `draws`
     [rows, length] are uniform numbers.
@@ -75,13 +76,14 @@ def choose_words(
     group: np.ndarray,
 ) -> None:
     """Choose spans of up to n whole words, starting at random words, until about a share `rate` of each
-    document's tokens is chosen.
+    document's ordinary tokens is chosen. `group`, int64 [rows, length], is set as `Masking.choose` returns
+    it.
 
-    n is 1 plus the number of entries of `longer` (ascending) that are at most the uniform number in `lengths`
-    [rows, length]. If `longer` is empty, n is 1 and each token of a word is replaced independently. Otherwise
-    all tokens of a span are replaced in the same way (SpanBERT). `marks` [vocabulary] come from
-    `shared.whole_words`. `rounding` and `last` [rows, documents], `draws` and `lengths` [rows, length] are
-    uniform numbers.
+    n is drawn for each span: 1 plus the number of entries of `longer` (ascending) that are at most a uniform
+    number of `lengths`. If `longer` is empty, n is 1 and each token of a word is replaced independently.
+    Otherwise all tokens of a span are replaced in the same way (SpanBERT). `special`, bool [vocabulary],
+    marks tokens that are never chosen; `marks` [vocabulary] come from `shared.whole_words`. `rounding` and
+    `last` [rows, documents], `draws` and `lengths` [rows, length] are uniform numbers.
     """
     length = inputs.shape[1]
     begins, ends, order = np.empty(length, np.int64), np.empty(length, np.int64), np.empty(length, np.int64)
@@ -127,8 +129,9 @@ def _find_words(
     begins: np.ndarray,
     ends: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Find the words of the document that begins at column `start` of a row: word w has the columns
-    `begins[w]:ends[w]`. Returns (end of the document, number of words, number of tokens in them).
+    """Find the words of the document that begins at column `start` of a row, and write their bounds: word w
+    consists of the columns `begins[w]:ends[w]`. Returns (end of the document, number of words, number of
+    tokens in them).
     """
     end, words, eligible, goes_on = start, 0, 0, False
     while end < len(tokens) and segments[end] == segments[start]:
@@ -159,11 +162,11 @@ def replace_chosen(
     masked: np.ndarray,
     targets: np.ndarray,
 ) -> None:
-    """Write `masked`, the inputs with the chosen tokens replaced, and `targets`, the original tokens at these
-    positions and -100 elsewhere.
+    """Write the inputs to `masked`, with the chosen tokens replaced, and to `targets` the original tokens at
+    these positions and -100 elsewhere.
 
-    `kinds` and `others` [rows, length] are uniform numbers. `kinds` choose between `mask`, a random token and
-    no change; `others` choose the random token from the `ordinary` ids.
+    `kinds` and `others` [rows, length] are uniform numbers. `kinds`, read at the column in `group`, choose
+    between `mask`, a random token and no change; `others` choose the random token from the `ordinary` ids.
     """
     for row in range(len(inputs)):
         for column in range(inputs.shape[1]):

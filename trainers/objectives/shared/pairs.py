@@ -163,8 +163,8 @@ class PairObjective(TrainingObjective):
         return length
 
     def apply(self, batch: Batch, context: Context, mode: int | None = None) -> Batch:
-        """Return the rows of pairs for a model of the context's family. The token `mode`, if given, precedes
-        every input.
+        """Return the batch with its documents rewritten as pairs, in rows for the context's family of models.
+        The token `mode`, if given, precedes every input.
         """
         pairs = self.pairs(batch, context)
         if context.family == "encoder_decoder":
@@ -183,14 +183,16 @@ class PairObjective(TrainingObjective):
 
 
 def check_length(length: int, sequence_length: int) -> None:
-    """Raise ConfigError if `length`, the number of stream tokens in a row of `sequence_length`, is below two."""
+    """Raise ConfigError if fewer than two stream tokens fit in a row of `sequence_length` positions; `length`
+    is the number that fit.
+    """
     if length < 2:
         raise ConfigError(f"data.sequence_length: got {sequence_length}, too short for the objective")
 
 
 def encoder_decoder_rows(pairs: Pairs, batch: Batch, context: Context, mode: int | None) -> Batch:
-    """Return the batch with the inputs in rows of the encoder and the targets in rows of the decoder, with
-    the same segment numbers. The token `mode`, if given, precedes every input.
+    """Return the batch with the inputs of `pairs` in the encoder's rows and their targets in the decoder's
+    rows, under the same segment numbers. The token `mode`, if given, precedes every input.
     """
     count, padding = len(batch.inputs), context.padding
     lead = _tokens(mode)
@@ -208,10 +210,10 @@ def encoder_decoder_rows(pairs: Pairs, batch: Batch, context: Context, mode: int
 def decoder_rows(
     pairs: Pairs, batch: Batch, context: Context, mode: int | None, bidirectional: bool, loss_on_prefix: bool
 ) -> Batch:
-    """Return the batch with `<bos> input target` in rows of a decoder; the token `mode`, if given, follows
-    `<bos>`. With `bidirectional` the batch marks the positions up to the end of each input as a prefix. With
-    `loss_on_prefix` the tokens of an input, and `mode`, are targets too, unless the target of the pair is
-    empty.
+    """Return the batch with every pair written to a decoder's row as `<bos> input target`; the token `mode`,
+    if given, follows `<bos>`. With `bidirectional`, the positions up to the end of each input are marked as a
+    prefix. With `loss_on_prefix`, `mode` and the tokens of the input are targets too, unless the pair's
+    target is empty.
     """
     count, lead = len(batch.inputs), _tokens(context.special("<bos>"), mode)
     sizes = len(lead) + pairs.inputs.sizes + pairs.targets.sizes - 1

@@ -25,9 +25,9 @@ def replace_text(text: list[int], generated: list[int], specials: Mapping[str, i
 
 
 def fill_sentinels(text: list[int], generated: list[int], specials: Mapping[str, int]) -> list[int]:
-    """Return the prompt with each sentinel replaced with the tokens that follow it in the model's answer.
-    Tokens before the answer's first sentinel replace the prompt's first sentinel. If the prompt has no
-    sentinel, return only the answer, without `<bos>`.
+    """Return the prompt with each sentinel replaced with the tokens that follow it in the model's answer, or
+    removed if the answer lacks it. Tokens before the answer's first sentinel belong to the prompt's first
+    sentinel. If the prompt has no sentinel, return only the answer, without `<bos>`.
     """
     sentinels = {specials[name] for name in SENTINELS if name in specials}
     first = next((token for token in text if token in sentinels), None)

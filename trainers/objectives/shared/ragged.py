@@ -27,8 +27,8 @@ class Ragged:
         return Ragged(self.tokens[chosen], before[self.offsets])
 
     def with_marks(self, before: int | None, after: int | None, chosen: np.ndarray | None = None) -> "Ragged":
-        """Return the lists with the token `before` put in front of each and the token `after` behind it; None
-        adds no token. Where `chosen`, bool [lists], is false, the list becomes empty instead.
+        """Return the lists with the token `before` prepended and the token `after` appended to each; None
+        adds no token. Lists for which `chosen`, bool [lists], is false become empty instead.
         """
         taken = np.ones(len(self.sizes), dtype=bool) if chosen is None else chosen
         marks = (before is not None) + (after is not None)
@@ -38,9 +38,7 @@ class Ragged:
         return Ragged(tokens, offsets)
 
     def replaced(self, chosen: np.ndarray, others: "Ragged") -> "Ragged":
-        """Return these lists, each replaced with the corresponding list of `others` where `chosen`, bool
-        [lists], is true.
-        """
+        """Return the lists, taking those for which `chosen`, bool [lists], is true from `others` instead."""
         sizes = np.where(chosen, others.sizes, self.sizes)
         from_others = np.repeat(chosen, sizes)
         tokens = np.empty(len(from_others), dtype=np.int64)

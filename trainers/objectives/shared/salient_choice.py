@@ -20,12 +20,12 @@ def choose_spans(
     """Choose spans at random in each unit, which is a document or a sentence: max(round(`rate` n), 1) of its
     n spans, or one span if `rate` is None.
 
-    `spans`, int64 [tokens, 2], are the `Batch.spans` of the tokens; only spans of the given `types` count.
-    `documents` and `units`, bool [tokens], mark the first tokens of documents and of units. A span belongs to
-    the unit of its first token. `draws`, float64 [tokens], are uniform numbers.
+    `spans`, int64 [tokens, 2], are the `Batch.spans` of the tokens; spans of types other than `types` are
+    ignored. `documents` and `units`, bool [tokens], mark the first token of each document and of each unit. A
+    span belongs to the unit of its first token. `draws`, float64 [tokens], are uniform numbers.
 
-    Returns whether each token is chosen, bool [tokens], and the index of the first token of its span, int64
-    [tokens] (0 for tokens outside spans).
+    Returns two arrays: whether each token is in a chosen span, bool [tokens], and the index of the first
+    token of its span, chosen or not, int64 [tokens] (0 outside spans).
     """
     number, kind = spans.T
     inside = np.isin(kind, [SPAN_TYPES.index(one) for one in types])

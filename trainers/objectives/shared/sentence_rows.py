@@ -36,7 +36,8 @@ def sentence_rows(batch: Batch, context: Context, min_tokens: int, copies: int =
     segment between `<cls>` and `<sep>`. Sentences of fewer than `min_tokens` tokens are left out.
 
     If the batch has no `sentence_starts`, each document counts as one sentence. In the result, positions
-    restart in every segment, `documents` are the segments of `batch`, and no token is a target.
+    restart in every segment, `documents` holds the segment numbers of the documents in `batch`, and no token
+    is a target.
     """
     cls, sep = context.special(CLS), context.special(SEP)
     texts, rows, documents = _texts(batch, (cls, sep), min_tokens)
@@ -69,8 +70,8 @@ def sentence_rows(batch: Batch, context: Context, min_tokens: int, copies: int =
 
 
 def _texts(batch: Batch, marks: Sequence[int], min_tokens: int) -> tuple[Ragged, np.ndarray, np.ndarray]:
-    """Return the sentences of a batch that have at least `min_tokens` tokens, without marks, and the row and
-    the document of each sentence.
+    """Return the sentences that have at least `min_tokens` tokens, without `marks`, and for each its row and
+    the segment number of its document.
     """
     starts = np.ones(batch.segments.shape, dtype=bool)
     starts[:, 1:] = batch.segments[:, 1:] != batch.segments[:, :-1]

@@ -14,15 +14,15 @@ _METASPACE = "▁".encode()  # SentencePiece's mark of a space
 
 
 def spellings(definition: Definition) -> list[bytes]:
-    """Return the UTF-8 bytes that each id stands for in a text, including the spaces between words. Special
+    """Return the UTF-8 bytes that each id contributes to a text, including the spaces between words. Special
     tokens, the unknown token and unused ids have no bytes.
 
     The bytes of consecutive tokens make up the normalised text: if a vocabulary lower-cases letters or
     removes punctuation, the original cannot be restored. With WordPiece and word-level vocabularies, every
     word and punctuation mark has a space before it, whether or not the text has one.
 
-    A token of a byte-level vocabulary may begin or end within a character. If a vocabulary marks the ends of
-    words, the space comes after a word, otherwise before it.
+    A token of a byte-level vocabulary may begin or end within a character. The space between two words
+    belongs to the first word if the vocabulary marks the ends of words, otherwise to the second.
     """
     model = definition.data["model"]
     prefix, suffix = (model.get("continuing_subword_prefix") or "").encode(), (definition.end_of_word or "").encode()
@@ -59,8 +59,8 @@ class SpelledTokens:
 
 
 def numbered_spellings(size: int) -> Sequence[bytes]:
-    """Return the UTF-8 bytes of each id of a vocabulary in which id i stands for the character with code
-    point i.
+    """Return the UTF-8 bytes of the characters with code points 0 to `size` - 1, for a vocabulary whose ids
+    are code points.
     """
     return [chr(number).encode("utf-8", "surrogatepass") for number in range(size)]
 

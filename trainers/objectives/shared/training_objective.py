@@ -62,15 +62,15 @@ class TrainingObjective(Protocol):
         ...
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with the inputs and targets of a model. The result depends only on the objective,
-        the batch and the context.
+        """Return the batch with the inputs that the model reads and the targets that it predicts. The result
+        depends only on the objective, the batch and the context.
         """
         ...
 
     @property
     def losses(self) -> Mapping[str, float]:
-        """The weight of each loss that training minimises, by its name in `trainers.engine.losses`; `loss`
-        comes first.
+        """The weights of the losses that training minimises, keyed by their names in
+        `trainers.engine.losses`; `loss` comes first.
         """
         return {"loss": 1.0}
 
@@ -93,8 +93,8 @@ class TrainingObjective(Protocol):
 
     @property
     def needs_boundary(self) -> bool:
-        """Whether the tokens of a span are predicted from the two tokens next to the span
-        (`Model.boundary_head`).
+        """Whether the tokens of a span are also predicted from the token before the span and the token after
+        it (`Model.boundary_head`).
         """
         return False
 
@@ -158,8 +158,8 @@ class TrainingObjective(Protocol):
 
     @property
     def exchanges(self) -> int:
-        """The number of different pairings of first and second parts that packing prepares for rows of
-        sentence pairs.
+        """The number of ways in which packing pairs first parts with second parts from other documents, for
+        rows of sentence pairs.
         """
         return 0
 
@@ -212,8 +212,8 @@ class TrainingObjective(Protocol):
         return sequence_length
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:
-        """Return the capacity of a row in which `lead` tokens precede every input. None if packing need not
-        reserve positions.
+        """Return the capacity of a row in which `lead` tokens precede every input, or None if packing need
+        not reserve positions.
         """
         return None
 

@@ -81,8 +81,8 @@ def rule_version() -> str:
 
 @cache
 def shipped_weights() -> Weights:
-    """Return the weights from `line_weights.json`, `alone` for resiliparse's lines and `both` for the lines
-    of both extractors. Each list is the constant, followed by one weight for each feature.
+    """Return the weights from `line_weights.json`: `alone` for resiliparse's lines, and `both` for the merged
+    lines of both extractors. Each list contains the constant, followed by one weight for each feature.
     """
     found = json.loads(_WEIGHTS.read_text())
     names = {"alone": TEXT_FEATURES, "both": (*TEXT_FEATURES, *BOTH_FEATURES)}

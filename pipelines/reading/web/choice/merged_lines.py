@@ -74,14 +74,14 @@ def _blocks(text: str) -> list[str]:
 
 
 def merge_lines(first: list[Line], second: list[Line], keep: re.Pattern[str] | None = None) -> list[Line]:
-    """Return the lines of both texts: those of `second` in their order, and between them, at their places,
-    the lines that only `first` has.
+    """Return all lines of `second` in order, with the lines that only `first` contains inserted at their
+    places.
 
-    Two lines are the same if their keys are equal, or if only these two keys begin with the same _HEAD
-    letters. A line that both texts have is written once: as in `first` if `keep` matches anywhere in that
-    form, else as in `second`. Texts may divide lines differently, so a line's key (_WITHIN letters or more)
-    is also searched for in the joined keys of the other text. A line of `first` that is found there is left
-    out.
+    Two lines are the same if their keys are equal, or if their keys begin with the same _HEAD letters and no
+    other line of either text begins with them. A line of both texts is written once: as in `first` if `keep`
+    matches anywhere in that form, else as in `second`. Texts may divide lines differently, so a key of at
+    least _WITHIN letters is also searched for in the joined keys of the other text. A line of `first` that is
+    found there is left out.
     """
     same = _pairs(first, second)
     within_second, within_first = _Text(second), _Text(first)
@@ -105,8 +105,8 @@ def merge_lines(first: list[Line], second: list[Line], keep: re.Pattern[str] | N
 
 
 def _pairs(first: list[Line], second: list[Line]) -> dict[int, int]:
-    """Return, by index in `first`, the index in `second` of the line with the same key, or else with the same
-    head, if only one line of each text has that head.
+    """Map the index of each line of `first` to the index of the same line in `second`. Lines are matched by
+    key, then by head if no other line of either text has that head.
     """
     places: dict[str, deque[int]] = {}
     for number, line in enumerate(second):

@@ -47,18 +47,16 @@ class Centroids:
 
 
 def competing(one: Candidates) -> tuple[np.ndarray, pa.Array]:
-    """Return the rows and the embeddings of the documents of a part that compete, as `Candidates.competing`
-    defines it.
-    """
+    """Return the rows and the embeddings of a part's competing documents (see `Candidates.competing`)."""
     return one.competing(EMBEDDING, "semantic_cluster")
 
 
 def find_centroids(
     out: StepOutput, inputs: Sequence[Candidates], kind: pa.DataType, cells: int | None, cluster: Cluster
 ) -> Centroids:
-    """Commit and return the centroids of `cells` cells. If `cells` is None, there is one cell for every
-    CELL_DOCUMENTS competing documents. There are fewer centroids if the sample has fewer distinct embeddings.
-    `kind` is the type of the embeddings.
+    """Compute the centroids of `cells` cells by k-means, commit them, and return them. If `cells` is None,
+    there is one cell for every CELL_DOCUMENTS competing documents. If the sample has fewer distinct
+    embeddings than that, there are fewer cells. `kind` is the type of the embeddings.
     """
     rows = sum(one.part.rows for one in inputs)
     share = min(1.0, SAMPLE_BYTES / (4 * kind.list_size) / max(1, rows))
@@ -80,8 +78,8 @@ class _SampleTask:
 
 
 def sample_embeddings(task: _SampleTask) -> tuple[FileRecord, int]:
-    """Commit the embeddings and random numbers of a part's sample. Returns the file and the number of
-    competing documents, sampled or not.
+    """Commit a part's sample: the embedding of each sampled document, and the random number by which it was
+    drawn. Returns the file and the number of the part's competing documents, sampled or not.
     """
     unit = f"sample.{task.one.number:05d}"
     receipt = task.out.receipt(unit)

@@ -113,7 +113,7 @@ class CellSearch:
 
 
 def scatter_cells(task: _PartTask) -> FileRecord:
-    """Commit the competing documents of a part, grouped by partition of cells. Returns the file."""
+    """Commit the competing documents of a part, grouped by the partition of their cell. Returns the file."""
     one = task.one
     unit = f"cells.{one.number:05d}"
     receipt = task.out.receipt(unit)
@@ -156,10 +156,11 @@ class _CellTask:
 
 
 def elect_in_cells(task: _CellTask) -> tuple[FileRecord, dict[str, Any]]:
-    """Elect in the cells of a partition. Commit the members of all clusters, dropped or kept, grouped by
-    part.
+    """Elect the documents to keep in each cell of a partition. Commit the members of all clusters, dropped or
+    kept, grouped by part.
 
-    Returns the file and counts, among them `beyond`, the number of kept documents outside the electorates.
+    Returns the file and three facts: `sizes`, the number of clusters by size; `largest`, the number of
+    documents in the largest cell; and `beyond`, the number of kept documents outside the electorates.
     """
     unit = f"elected.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -172,7 +173,6 @@ def elect_in_cells(task: _CellTask) -> tuple[FileRecord, dict[str, Any]]:
 
 
 def _elect(task: _CellTask) -> tuple[pa.Table, dict[str, Any]]:
-    """Return the documents of all clusters of a partition, and the counts of `elect_in_cells`."""
     table, sizes = _electorates(task)
     starts, lengths, _ = runs(table["cluster"])
     vectors, winner = vectors_of(table[EMBEDDING]), np.full(len(table), STAYS, np.int64)
@@ -210,8 +210,8 @@ def _cut(table: pa.Table, keep: tuple[KeepKey, ...]) -> pa.Table:
 
 
 def _follow(later: pa.Table, table: pa.Table, stays: np.ndarray, threshold: float) -> np.ndarray:
-    """Return, for each document of `later`, the row in `table` of the first kept document of its cell that is
-    similar to it, or STAYS if there is none. `stays` are the rows of `table` that are kept.
+    """Return, for each document of `later`, the row in `table` of the most preferred of the kept documents of
+    its cell that are similar to it, or STAYS if there is none. `stays` are the rows of `table` that are kept.
     """
     winner = np.full(len(later), STAYS, np.int64)
     vectors, kept = vectors_of(later[EMBEDDING]), table.take(pa.array(stays)).combine_chunks()
@@ -225,8 +225,8 @@ def _follow(later: pa.Table, table: pa.Table, stays: np.ndarray, threshold: floa
 
 
 def _lost(documents: pa.Table, winners: np.ndarray, winner: np.ndarray) -> pa.Table:
-    """Return a table of the dropped documents. `winner` has, for each of `documents`, the row of its winner's
-    vector in `winners`, or STAYS if the document is kept.
+    """Return a table of the dropped documents. winner[i] is the row in `winners` of the vector of document
+    i's winner, or STAYS if document i is kept.
     """
     lose = np.flatnonzero(winner != STAYS)
     similarity = pair_cosines(vectors_of(documents[EMBEDDING])[lose], winners[winner[lose]])

@@ -67,13 +67,13 @@ class DedupSemantic(CorpusStage):
         return (*map(column_named, dict.fromkeys((EMBEDDING, *columns_read(self.keep), DROP))), GivenSplits())
 
     def writes(self) -> pa.Schema:
-        """Return `drop` and the columns described here. A cluster is a kept document and the documents
+        """Return `drop` and four columns about clusters. A cluster is a kept document and the documents
         dropped in its favour. `semantic_cluster` is the id of the kept document, `semantic_cluster_size` the
-        number of documents, and `semantic_similarity` the cosine similarity to the kept document. All three
-        are null outside clusters.
+        number of documents in the cluster, and `semantic_similarity` the cosine similarity to the kept
+        document. All three are null outside clusters.
 
-        `semantic_copies` is the number of documents that a kept document represents, itself included; null if
-        the document was dropped here.
+        `semantic_copies` is the number of documents that a kept document represents, itself included: 1
+        outside clusters, and null for a document that this step drops.
         """
         columns = [("semantic_cluster", ID), ("semantic_cluster_size", pa.int32()), ("semantic_copies", pa.int32())]
         return pa.schema([(DROP, pa.string()), *columns, ("semantic_similarity", pa.float32())])

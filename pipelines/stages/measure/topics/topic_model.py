@@ -91,8 +91,8 @@ def learn_topics(
     out: StepOutput,
     cluster: Cluster,
 ) -> TopicModel:
-    """Commit the centroids of up to `sizes[0]` topics, and of up to `sizes[1]` subtopics of each, learned
-    from up to `sample` documents. The words of `text` name the topics.
+    """Learn up to `sizes[0]` topics, and up to `sizes[1]` subtopics of each, from up to `sample` documents.
+    Commit their centroids and return the model. Topics are named after words of the column `text`.
     """
     rows = sum(part.rows for part in parts)
     share = min(1.0, 1.2 * sample / max(1, rows))  # somewhat more, because the number drawn is random
@@ -113,8 +113,8 @@ class _SampleTask:
 
 
 def sample_topics(task: _SampleTask) -> FileRecord:
-    """Commit the vectors and words of the part's sample: the documents that have a vector and whose id,
-    hashed to [0, 1), is below `share`.
+    """Commit the hashes, vectors and words of a sample of a part's documents: those that have a vector and
+    whose id, hashed to [0, 1), is below `share`. Returns the file.
     """
     unit = f"sample.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -168,8 +168,9 @@ def train_topics(task: _TrainingTask) -> TopicModel:
 
 
 def _divide(vectors: np.ndarray, words: pa.Array, sizes: tuple[int, ...]) -> tuple[list[np.ndarray], list[TopicName]]:
-    """Divide a sample into clusters. Return two lists, the largest cluster first: the centroid of each
-    cluster followed by those of its subclusters, float32 [1 + parts, width], and the clusters as topics.
+    """Divide a sample into clusters. Return two lists, both from the largest cluster to the smallest: the
+    centroid of each cluster followed by those of its subclusters, float32 [1 + parts, width], and the
+    clusters as topics.
     """
     if not len(vectors) or sizes[0] < 1:
         return [], []
@@ -189,8 +190,9 @@ def _divide(vectors: np.ndarray, words: pa.Array, sizes: tuple[int, ...]) -> tup
 
 
 def _cluster(vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Run k-means from STARTS starts. Return the best centroids, float32 [k, width], and the index of the
-    centroid nearest to each vector, int64 [n].
+    """Run spherical k-means from STARTS initialisations. Return the centroids with the highest total cosine
+    similarity to their vectors, float32 [k, width], and the index of the centroid nearest to each vector,
+    int64 [n].
     """
     best, result = -np.inf, (np.zeros((0, vectors.shape[1]), np.float32), np.zeros(0, np.int64))
     for start in range(STARTS):

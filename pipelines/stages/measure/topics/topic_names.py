@@ -23,8 +23,8 @@ _CHARACTERS = 5000  # of a text that are read for its words
 def words_of(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return the distinct words of each text, in lower case and sorted, list<string> [n].
 
-    Words consist only of letters. A word in ASCII must have three or more. Only the first 5,000 characters of
-    a text are read.
+    Words with anything but letters are left out, and so are ASCII words of one or two letters. Only the first
+    5,000 characters of a text are read.
     """
     from pipelines.kernels.text.buffers import blocks, text_buffers
     from pipelines.kernels.text.characters import classify
@@ -46,8 +46,9 @@ def _is_long(word: str) -> bool:
 
 
 def telling_words(words: pa.Array, clusters: np.ndarray, count: int) -> list[list[str]]:
-    """Return up to WORDS of the most characteristic words of each of `count` clusters, given the distinct
-    words of each document, list<string> [n], and its cluster, int64 [n].
+    """Return the most characteristic words of each of `count` clusters, up to WORDS and the most
+    characteristic first. `words` holds the distinct words of each document, list<string> [n], and `clusters`
+    its cluster, int64 [n].
 
     Words are ordered by the z-score of the log-odds ratio of their frequencies inside and outside the
     cluster, with the frequencies in all documents as prior (Monroe, Colaresi and Quinn 2008, "Fightin'

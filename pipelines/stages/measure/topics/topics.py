@@ -70,8 +70,8 @@ class Topics(ReadsText, CorpusStage):
         return (EMBEDDING, self.input_text)
 
     def writes(self) -> pa.Schema:
-        """Return the columns of the step. `topic_similarity` is the cosine similarity of the document to the
-        centroid of its topic.
+        """Return the schema of the step's columns. `topic_similarity` is the cosine similarity of the
+        document to the centroid of its topic.
         """
         below = [("subtopic", pa.string())] if self.subtopics else []
         return pa.schema([("topic", pa.string()), *below, ("topic_similarity", pa.float32())])

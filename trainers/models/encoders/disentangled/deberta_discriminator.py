@@ -46,15 +46,17 @@ class DebertaDiscriminator(DebertaV2PreTrainedModel):
         self.post_init()
 
     def add_generator(self, generator: Any, disentangled: bool) -> None:
-        """Add the generator, a `DebertaV2ForMaskedLM` of the same width. The discriminator then reads its
-        token embeddings, with `disentangled` through a `DisentangledEmbedding`.
+        """Add the generator, a `DebertaV2ForMaskedLM` of the same width. The discriminator then uses the
+        generator's token embeddings, through a `DisentangledEmbedding` if `disentangled`.
         """
         base = generator.deberta.embeddings.word_embeddings
         self.deberta.embeddings.word_embeddings = DisentangledEmbedding(base) if disentangled else base
         self.generator = generator
 
     def alone(self) -> "DebertaDiscriminator":
-        """Return a copy of the discriminator without its generator, with a separate table of embeddings."""
+        """Return a copy of the discriminator without its generator, with its own table of token embeddings,
+        in evaluation mode.
+        """
         with torch.random.fork_rng(devices=[]):
             copied = DebertaDiscriminator._from_config(self.config)
         weights = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("generator.")}
@@ -68,8 +70,8 @@ class DebertaDiscriminator(DebertaV2PreTrainedModel):
         return copied.eval()
 
     def adopt(self, discriminator: "DebertaDiscriminator") -> None:
-        """Load the weights of a discriminator that `alone` has returned. The weights of the generator must
-        already be loaded.
+        """Load the weights of a discriminator returned by `alone`. The weights of the generator must already
+        be loaded, because the token embeddings depend on them.
         """
         words, weights = self.deberta.embeddings.word_embeddings, discriminator.state_dict()
         with torch.no_grad():

@@ -29,7 +29,7 @@ class DisentangledEmbedding(torch.nn.Module):
 
 
 def merge_embeddings(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `weights` by name, with every pair of tables `base` and `delta` replaced by one plain table,
+    """Return `weights`, keyed by name, with every pair of tables `base` and `delta` replaced by one table,
     their sum.
     """
     ending = ".delta.weight"

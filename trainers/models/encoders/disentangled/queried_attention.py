@@ -20,8 +20,8 @@ class QueriedAttention(DisentangledSelfAttention):
         relative_pos: Any = None,
         rel_embeddings: Any = None,
     ) -> tuple[Any, Any]:
-        """Return (context, weights or None). The context is the output of attention from `query_states` to
-        `hidden_states`; all three are [rows, length, width].
+        """Return (context, attention weights or None). The context is the output of attention from
+        `query_states`, by default `hidden_states`, to `hidden_states`; all three are [rows, length, width].
         """
         if query_states is None:
             given = (hidden_states, attention_mask, output_attentions)
