@@ -43,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_named_path(argument: str) -> str:
-    """Return NAME=PATH or PATH unchanged. Raises PathError if the path is a URL or cannot be expanded."""
+    """Return an argument of the form NAME=PATH or PATH unchanged. Raises PathError if the path is a URL or
+    cannot be expanded.
+    """
     local_path(argument.partition("=")[2] or argument)
     return argument
 
@@ -259,9 +261,9 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _parse_names(arguments: Sequence[str], where: str, *, unique: bool = True) -> list[tuple[str, str]]:
-    """Parse arguments of the form NAME=PATH or PATH into (name, path). The default name is the name of the
-    directory, or the name of a file up to its first full stop. For a tokenizer.json, it is the name of its
-    directory.
+    """Parse arguments of the form NAME=PATH or PATH into pairs (name, path). Without NAME, the name is that
+    of the directory, or that of the file up to its first full stop. For a tokenizer.json, it is the name of
+    its directory.
     """
     pairs: list[tuple[str, str]] = []
     for argument in arguments:

@@ -35,8 +35,8 @@ class CharacterIds:
         return cls(path, ids)
 
     def encode(self, texts: pa.LargeStringArray) -> tuple[npt.NDArray[Any], Offsets]:
-        """Return the ids of n texts, int32, and offsets as `Encoder.encode` does. Raises ValueError for a
-        character without an id.
+        """Return the flat ids (int32) and the offsets of `texts`, as `Encoder.encode` does. Raises ValueError
+        for a character without an id.
         """
         offsets: Offsets = np.concatenate([[0], np.cumsum(pc.utf8_length(texts).to_numpy(), dtype=np.int64)])
         ids = np.empty(offsets[-1], np.int32)

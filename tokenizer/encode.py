@@ -87,15 +87,13 @@ class Encoder:
 
     @property
     def vocab_size(self) -> int:
-        """The number of rows that an embedding table needs: one more than the largest id, including special
-        tokens.
-        """
+        """The number of rows that an embedding table needs: one more than the largest id."""
         return self.definition.vocab_size
 
     @property
     def specials(self) -> dict[str, int]:
-        """Special tokens and their ids. A token with a role from `tokenizer.vocabulary.specials` is listed
-        under the name of the role (`[CLS]` is `<cls>`).
+        """The ids of the special tokens, keyed by their roles in `tokenizer.vocabulary.specials` (BERT's
+        `[CLS]` is `<cls>`). A token without a role is listed under its own name.
         """
         return self.definition.roles
 
@@ -105,8 +103,8 @@ class Encoder:
         return np.uint16 if self.vocab_size <= 1 << 16 else np.uint32
 
     def encode(self, texts: pa.LargeStringArray, *, parallel: bool = False) -> tuple[Ids, Offsets]:
-        """Encode n documents. Returns flat ids (`dtype`) and int64 offsets o of shape (n + 1,): document i is
-        ids[o[i]:o[i + 1]].
+        """Encode n documents. Returns one flat array of ids (`dtype`), and int64 offsets of shape (n + 1,):
+        document i is ids[offsets[i]:offsets[i + 1]].
 
         `parallel` lets gigatoken use all cores; the ids are the same. Raises ValueError for a null text, for
         a text that yields a special token other than the unknown token, and for a character that the
@@ -129,10 +127,11 @@ class Encoder:
         return self._full.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
 
     def check(self, texts: pa.LargeStringArray, ids: Sequence[str]) -> int:
-        """Encode a sample both with this encoder's library and with `tokenizers`, and compare the tokens.
-        Returns the number of documents in the sample, or 0 if `library` is `tokenizers`.
+        """Check that this encoder's library and `tokenizers` encode a sample, and literal special tokens, to
+        the same ids. Returns the number of documents in the sample, or 0 if `library` is `tokenizers` and
+        nothing is compared.
 
-        Raises ValueError at the first difference. `ids` has the names of the documents, for the message.
+        Raises ValueError at the first difference. `ids` contains the names of the documents, for the message.
         """
         _require_texts(texts)
         assert len(ids) == len(texts)
@@ -158,8 +157,8 @@ class Encoder:
     def token_offsets(
         self, tokens: Ids, offsets: Offsets, positions: Offsets, position_offsets: Offsets
     ) -> npt.NDArray[np.int32]:
-        """Return, for each byte position within a document, the index within the document of the token that
-        contains the byte.
+        """Convert byte positions within documents to token positions: the index, within the document, of the
+        token that contains the byte.
 
         `tokens` and `offsets` are as returned by `encode` for n documents. `positions` is the flat array of
         the positions in all documents, with `position_offsets` of shape (n + 1,), as in an Arrow list array.
@@ -242,7 +241,9 @@ class Encoder:
         return self._characters.encode(texts)
 
     def _encode_hf(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
-        """`parallel` is ignored, because `tokenizers` takes its number of threads from RAYON_NUM_THREADS."""
+        """Encode with `tokenizers`. `parallel` is ignored, because RAYON_NUM_THREADS sets the number of
+        threads.
+        """
         pieces: list[Ids] = []
         counts: Offsets = np.zeros(len(texts) + 1, np.int64)
         for start, stop in _batches(texts, HF_BATCH_BYTES):

@@ -67,8 +67,8 @@ def measure(encoder: Encoder, texts: pa.LargeStringArray) -> Measurement:
 
 
 def describe_vocabulary(encoder: Encoder, longest: int = 20) -> Vocabulary:
-    """Return facts about a vocabulary, including its `longest` longest tokens. Special tokens are excluded
-    from this list and from the mean length.
+    """Return facts about an encoder's vocabulary. The mean token length and the list of the `longest` longest
+    tokens leave special tokens out.
     """
     definition = encoder.definition
     special = set(encoder.specials.values())

@@ -36,9 +36,9 @@ def _characters(text: str, positions: Offsets) -> Offsets:
 
 
 def find_tokens(encoding: Any, text: str, positions: Offsets) -> Offsets:
-    """Return the token index of each byte position in `text`: the first token that ends after the position.
-    If the token before that one is only a space mark (`▁` or `Ġ`), its index is returned instead. After the
-    last token, the index is the number of tokens. `encoding` is the `tokenizers.Encoding` of `text`.
+    """Return, for each byte position in `text`, the index of the first token that ends after it, or of the
+    token before that one if it is only a space mark (`▁` or `Ġ`). Positions after the last token map to the
+    number of tokens. `encoding` is the `tokenizers.Encoding` of `text`.
     """
     spans: Offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
     tokens = np.searchsorted(np.maximum.accumulate(spans[:, 1]), _characters(text, positions), side="right")

@@ -88,8 +88,8 @@ class WordCache:
         return Pieces(index, first - first[0], np.cumsum(sizes + 1) - sizes - 1, sizes)
 
     def _look_up(self, words: pa.LargeStringArray) -> Offsets:
-        """Return the cache index of each word, int64 [words]. The words must be distinct; new words are
-        encoded and added.
+        """Return the index of each word in the cache (int64), after adding the words that it lacks. The words
+        must be distinct.
         """
         if len(self.words) + len(words) > MAX_WORDS or self.words.nbytes > MAX_BYTES:
             self._forget()
@@ -116,12 +116,12 @@ class WordCache:
     def find_tokens(
         self, pieces: Pieces, ends: Offsets, positions: Offsets, position_offsets: Offsets, find_in_word: FindInWord
     ) -> Offsets:
-        """Return the token at each byte position as an index within its text, int64 with the shape of
-        `positions`.
+        """Return, for each byte position within a text, the index within the text of the token at that
+        position, as int64 with the shape of `positions`.
 
         `ends` are the offsets that `assemble` returns. `positions` and `position_offsets` are as in
-        `Encoder.token_offsets`; positions must not lie outside their texts. `find_in_word` finds the token of
-        a position inside a piece.
+        `Encoder.token_offsets`; positions must not lie outside their texts. `find_in_word` finds the tokens
+        of positions inside a piece.
         """
         document = np.repeat(np.arange(len(pieces.first) - 1), np.diff(position_offsets))
         begins = pieces.first[:-1][document]

@@ -64,7 +64,7 @@ def train_byte_bpe(
 
 
 def _make_tokenizer(pattern: str) -> Any:
-    """Return a `tokenizers.Tokenizer` without merges. It has no normaliser, so decoding restores every byte."""
+    """Return an untrained tokenizer. It has no normaliser, so decoding restores every byte."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     if pattern not in PATTERNS:

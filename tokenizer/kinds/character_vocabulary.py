@@ -13,11 +13,11 @@ UNKNOWN = ("unk", "error")
 
 
 def character_vocabulary(texts: Iterable[str], unknown: str = "unk") -> bytes:
-    """Return the content of the `tokenizer.json` of a character vocabulary: the reserved tokens (ids 0 to
-    127), then the characters of the texts, ordered by code point. `texts` is read once.
+    """Build a character vocabulary and return the content of its `tokenizer.json`. The reserved tokens have
+    the ids 0 to 127; the characters of the texts follow, ordered by code point. `texts` is read once.
 
     A character outside the vocabulary becomes `<unk>`, or cannot be encoded if `unknown` is "error". Raises
-    ValueError for any other `unknown`, for texts without any character, and for a lone surrogate.
+    ValueError for any other `unknown`, for texts without any character, and for a text with a lone surrogate.
     """
     if unknown not in UNKNOWN:
         raise ValueError(f"unknown: got {unknown!r}, allowed {', '.join(UNKNOWN)}")

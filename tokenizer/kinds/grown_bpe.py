@@ -60,8 +60,8 @@ def grow_byte_bpe(texts: Iterable[str], base: Definition, vocab_size: int, *, mi
 def _learn(
     texts: Iterable[str], base: Definition, numbers: Iterable[int], count: int, min_frequency: int
 ) -> list[tuple[str, str]]:
-    """Return up to `count` merges as pairs of strings, learned on texts in which one character stands for
-    each token of the base. `numbers` are the ids of the tokens in the alphabet.
+    """Learn up to `count` merges on the texts, with each token of `base` written as one character, and return
+    them as pairs of strings of such characters. `numbers` are the ids of the ordinary tokens of `base`.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -101,8 +101,8 @@ def _as_characters(texts: Iterable[str], base: Definition) -> Iterator[str]:
 
 
 def _joined(learned: Iterable[tuple[str, str]], tokens: dict[int, str]) -> list[tuple[str, str]]:
-    """Return the learned merges as pairs of tokens. A merge is omitted if its text is already a token. A
-    merge that builds on an omitted merge is omitted, too.
+    """Return the learned merges as pairs of tokens, without those that yield an existing token or that build
+    on a merge left out.
     """
     known = set(tokens.values())
     texts = {chr(_FIRST + number): token for number, token in tokens.items()}

@@ -17,7 +17,9 @@ and 1 for others). Rarer characters are unknown.
 
 
 def check_request(vocab_size: int, smallest: int, why: str, coverage: float, min_frequency: int) -> None:
-    """Raise ValueError if an option is out of range. The message gives `why` as the reason for `smallest`."""
+    """Raise ValueError if an option is out of range. `smallest` is the smallest allowed `vocab_size`, and
+    `why` is the reason that the message gives for it.
+    """
     if vocab_size < smallest:
         raise ValueError(f"vocab_size: got {vocab_size}, allowed {smallest} or more ({why})")
     if not 0 < coverage <= 1:
@@ -40,8 +42,9 @@ def check_encodable(texts: Iterable[str]) -> Iterator[str]:
 
 
 def known_characters(texts: Iterable[str], coverage: float) -> str:
-    """Return, in order of code point, the fewest characters that together make up at least the share
-    `coverage` of all characters in the texts. White space is not counted.
+    """Return the most frequent characters of the texts, as few as make up at least the share `coverage` of
+    all characters, in order of code point. White space is not counted. Raises ValueError for a text with a
+    lone surrogate.
     """
     counts: Counter[str] = Counter()
     for text in check_encodable(texts):

@@ -64,10 +64,11 @@ def train(
 ) -> bytes:
     """Train a tokenizer of `kind` and return the content of its `tokenizer.json`.
 
-    `texts` may be read more than once, so it must not be an iterator. `coverage`, the share of characters
-    that are known, is ignored for `bytes`, `byte_bpe` and `characters`. `vocab_size` must be None for
-    `characters`, whose vocabulary follows from the texts, and may be None for `bytes`. Raises ValueError for
-    other options that the kind does not have, and where the kind's training function does.
+    `texts` may be read more than once, so it must not be an iterator. `vocab_size` must be None for
+    `characters`, whose vocabulary follows from the texts, and may be None for `bytes`. `coverage`, the share
+    of characters that the vocabulary covers, is ignored for `bytes`, `byte_bpe` and `characters`. Raises
+    ValueError for an unknown kind, for any other option that the kind does not have, and where the kind's
+    training function does.
     """
     if kind not in KINDS:
         raise ValueError(f"kind: got {kind!r}, allowed {', '.join(KINDS)}")

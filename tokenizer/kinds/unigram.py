@@ -19,9 +19,10 @@ def train_unigram(
     must not be an iterator.
 
     The reserved tokens have the ids 0 to 127; the pieces follow. Texts are normalised as for T5 (`nmt_nfkc`):
-    control characters are removed, line ends and tabs become spaces, NFKC is applied, several spaces become
-    one, spaces at both ends are removed, and one is added before the first word. `lowercase` also converts to lower case.
-    A run of characters outside the vocabulary becomes `<unk>`. Pieces have at most 16 characters.
+    control characters are removed, line ends and tabs become spaces, NFKC is applied, runs of spaces become
+    one space, spaces at both ends are removed, and a space is added at the start. `lowercase` also converts
+    texts to lower case. A run of characters outside the vocabulary becomes `<unk>`. Pieces have at most 16
+    characters.
 
     Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, for a text
     with a lone surrogate, for a `vocab_size` below 129, and for a `coverage` outside (0, 1].

@@ -34,9 +34,9 @@ def train_word_bpe(
     """Train a BPE with an end-of-word mark and return the content of its `tokenizer.json`, which depends only
     on the multiset of texts and the options. `texts` is read twice, so it must not be an iterator.
 
-    Ids are assigned in order to the reserved tokens (0 to 127), to the normalised characters that `coverage`
-    keeps and the mark, ordered by code point, and to one token per merge. White space is not kept: decoding
-    writes one space between words. Characters outside the vocabulary become `<unk>`.
+    The reserved tokens have the ids 0 to 127. The characters that `coverage` keeps (normalised) and the mark
+    follow, ordered by code point, and then one token per merge. White space is not kept: decoding writes one
+    space between words. Characters outside the vocabulary become `<unk>`.
 
     Raises ValueError for unsuitable options or texts, such as texts that do not fill `vocab_size`.
     """
@@ -55,9 +55,9 @@ def train_word_bpe(
 
 
 def word_normalizer(lowercase: bool) -> Any:
-    """Return the `tokenizers` normaliser that applies NFC, converts to lower case with `lowercase`, replaces
-    END_OF_WORD with a space, puts spaces around punctuation and symbols, and adds END_OF_WORD to the end of
-    every word.
+    """Return the `tokenizers` normaliser that applies NFC, converts text to lower case if `lowercase` is set,
+    replaces END_OF_WORD with a space, puts spaces around punctuation and symbols, and adds END_OF_WORD to the
+    end of every word.
     """
     from tokenizers import Regex, normalizers
 

@@ -22,9 +22,9 @@ def train_wordpiece(
     """Train a WordPiece vocabulary and return the content of its `tokenizer.json`. `texts` is read twice, so
     it must not be an iterator.
 
-    The reserved tokens have the ids 0 to 127; characters and pieces follow. `lowercase` is as in BERT
-    uncased: letters become lower case, and accents are stripped. Texts are cleaned and cut into words as in
-    BERT. A word of more than 100 characters, or one that cannot be cut into known pieces, becomes `<unk>`.
+    The reserved tokens have the ids 0 to 127; characters and pieces follow. Texts are cleaned and cut into
+    words as in BERT. `lowercase` converts them to lower case and strips accents, as in BERT uncased. A word
+    of more than 100 characters, or one that cannot be cut into known pieces, becomes `<unk>`.
 
     Raises ValueError for unsuitable options or texts, such as texts that do not fill `vocab_size`.
     """

@@ -8,11 +8,11 @@ from tokenizer.vocabulary.specials import SPECIALS, required_tokens
 
 def add_reserved(definition: Definition, wanted: Iterable[str]) -> bytes:
     """Add the `wanted` reserved tokens that a vocabulary lacks, with new ids at its end, and return the
-    content of the extended `tokenizer.json`.
+    content of the extended `tokenizer.json`, with which `Encoder` encodes text as before.
 
-    `wanted` contains names of objectives or tokens, as in `specials.required_tokens`. A reserved token is
-    lacking if no special token of the vocabulary plays its role. `Encoder` encodes text as before. Raises
-    ValueError for an unknown name, and if a token to be added is already an ordinary token of the vocabulary.
+    `wanted` contains names of objectives or tokens, as in `specials.required_tokens`. A vocabulary lacks a
+    reserved token if none of its special tokens plays that role. Raises ValueError for an unknown name, and
+    if a token to be added is already an ordinary token of the vocabulary.
     """
     from tokenizers import AddedToken, Tokenizer
 

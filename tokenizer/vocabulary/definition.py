@@ -61,14 +61,14 @@ class Definition:
 
     @cached_property
     def roles(self) -> dict[str, int]:
-        """The ids of special tokens. A token is listed under its role in `tokenizer.vocabulary.specials`, or
-        under its own name if it has no role.
+        """The ids of the special tokens, keyed by their roles in `tokenizer.vocabulary.specials`. A token
+        without a role is listed under its own name.
         """
         return map_roles(self.specials)
 
     @cached_property
     def specials(self) -> dict[str, int]:
-        """The ids of the special tokens that the file declares, by token, in the order of the ids."""
+        """The ids of the special tokens that the file declares, keyed by token and ordered by id."""
         declared = {token["content"]: token["id"] for token in self.data["added_tokens"] if token["special"]}
         return dict(sorted(declared.items(), key=lambda item: item[1]))
 
@@ -110,8 +110,9 @@ class Definition:
 
     @cached_property
     def plain_json(self) -> str:
-        """The copy of the file that encodes text: without special added tokens, truncation, padding, dropout
-        and post-processing. In vocabularies other than BPE, the special tokens are renamed.
+        """The definition for encoding text, as JSON: a copy of the file without special added tokens,
+        truncation, padding, dropout and post-processing. In vocabularies other than BPE, the special tokens
+        are renamed.
         """
         dropped = {"truncation": None, "padding": None, "post_processor": None}
         changed = {"added_tokens": self._plain_added, "model": self._plain_model()}
@@ -119,8 +120,8 @@ class Definition:
 
     @cached_property
     def within_text_json(self) -> str:
-        """The copy of the file that encodes part of a text that is already normalised: `plain_json` without a
-        normaliser and without the space that some pre-tokenizers add before a text.
+        """The definition for encoding parts of a text that is already normalised, as JSON: `plain_json`
+        without a normaliser and without the space that some pre-tokenizers add before a text.
         """
         cutter = self.data["pre_tokenizer"]
         parts = [
@@ -150,8 +151,8 @@ class Definition:
         return model
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return the UTF-8 bytes that a token represents. For added tokens, and for kinds that are not
-        byte-level, these are the bytes of the token as written.
+        """Return the bytes of text that a token represents. For added tokens, and in vocabularies that are
+        not byte-level, these are the UTF-8 bytes of the token as written.
         """
         token = self.tokens[token_id]
         if not self._byte_level or token_id in self._added:
@@ -159,10 +160,10 @@ class Definition:
         return bytes(map(_byte_of_character().__getitem__, token))
 
     def byte_lengths(self) -> npt.NDArray[np.int64]:
-        """Return the number of bytes of text that each id covers, int64 of shape (vocab_size,). It is 0 for
-        special tokens and unused ids.
+        """Return the number of bytes of text that each token covers, indexed by id, as int64 of shape
+        (vocab_size,). It is 0 for special tokens and unused ids.
 
-        Raises ValueError unless the byte lengths of a text's tokens always add up to the length of the text.
+        Raises ValueError for a tokenizer that does not keep every byte of the text (`keeps_bytes`).
         """
         if reason := self._byte_length_obstacle():
             raise ValueError(
@@ -242,7 +243,7 @@ class Definition:
 
 
 def read_definition(path: str) -> Definition:
-    """Read the `tokenizer.json` at `path`, which is the file or its directory. Raises ValueError for a
+    """Read a `tokenizer.json`, given its path or the directory that contains it. Raises ValueError for a
     missing or broken file.
     """
     from tokenizers import Tokenizer
@@ -280,7 +281,7 @@ def _by_id(vocabulary: dict[str, int]) -> list[tuple[int, str]]:
 
 @cache
 def characters_of_bytes() -> tuple[str, ...]:
-    """Return the character that represents each byte in byte-level vocabularies, in the order of the bytes."""
+    """Return the 256 characters that represent the bytes 0 to 255, in this order, in byte-level vocabularies."""
     table = _byte_of_character()
     return tuple(sorted(table, key=table.__getitem__))
 

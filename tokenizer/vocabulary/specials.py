@@ -43,7 +43,8 @@ documents, so it is both their start and their end), Llama, StarCoder and Code L
 
 
 def map_roles(declared: Mapping[str, int]) -> dict[str, int]:
-    """Return the ids of special tokens by role, ordered by id. `declared` maps special tokens to ids.
+    """Return the ids of special tokens, keyed by role and ordered by id. `declared` maps special tokens to
+    ids.
 
     One token may have two roles (GPT-2's `<|endoftext|>` is `<bos>` and `<eos>`). A token without a role is
     listed under its own name.
@@ -89,8 +90,8 @@ mixture of UL2; `all` stands for every reserved token.
 
 
 def required_tokens(names: Iterable[str]) -> frozenset[str]:
-    """Return the reserved tokens that objectives need. A name is an objective in REQUIRED_BY or a reserved
-    token. Raises ValueError for any other name.
+    """Return the reserved tokens that `names` require. A name is an objective in REQUIRED_BY, which requires
+    the tokens listed there, or a reserved token itself. Raises ValueError for any other name.
     """
     tokens: set[str] = set()
     for name in names:
@@ -105,11 +106,11 @@ def required_tokens(names: Iterable[str]) -> frozenset[str]:
 
 
 def add_fallback_marks(roles: Mapping[str, int]) -> dict[str, int]:
-    """Return a copy of `roles` (from `map_roles`) in which a missing `<bos>` has the id of `<eos>`, `<cls>`
-    or `<unk>`, and a missing `<eos>` that of `<bos>`, `<sep>` or `<unk>`. The first role that exists is used;
-    if none does, the mark stays missing.
+    """Return a copy of `roles` (from `map_roles`) in which a missing `<bos>` has the id of the first of
+    `<eos>`, `<cls>` and `<unk>` that exists, and a missing `<eos>` that of `<bos>`, `<sep>` or `<unk>`. If
+    none exists, the mark stays missing.
 
-    The last resort is `<unk>`: the published tokenizer of GPT declares no other special token.
+    `<unk>` is the last resort: the published tokenizer of GPT declares no other special token.
     """
     candidates = {BOS: (BOS, EOS, CLS, UNK), EOS: (EOS, BOS, SEP, UNK)}
     marks = {mark: next((roles[name] for name in names if name in roles), None) for mark, names in candidates.items()}

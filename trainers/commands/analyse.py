@@ -258,7 +258,7 @@ def _require_sklearn() -> None:
 
 
 def _whole(name: str, text: str, least: int) -> int:
-    if not text.isdigit() or int(text) < least:
+    if not text.isdecimal() or int(text) < least:
         raise ConfigError(f"{name}: got {text}, allowed {least} or more")
     return int(text)
 

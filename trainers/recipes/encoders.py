@@ -272,8 +272,8 @@ def _albert(name: str, base: Pretraining, **sizes: float) -> Pretraining:
 
 
 def albert_large() -> Pretraining:
-    """ALBERT-large, 17,847,474 parameters: `albert_base` with 24 layers of width 1,024, 16 heads, and
-    learning rate 4e-4.
+    """ALBERT-large, 17,847,474 parameters: `albert_base` with 24 layers of width 1,024 and 16 heads, at
+    RoBERTa-large's learning rate of 4e-4.
     """
     return _albert("albert_large", albert_base(), layers=24, width=1024, heads=16)
 

@@ -23,14 +23,14 @@ DEFAULT_RATE = 1e-3
 
 
 def finetune(name: str, tasks: tuple[Task, ...], model: Model, base: str | None, method: Method) -> Finetuning:
-    """Return the job that fine-tunes the model at `base`, whose configuration is `model`, or trains a new
-    `model` if `base` is None. Several tasks are trained together in text-to-text form. Parts of the model
-    that only pretraining uses are left out.
+    """Return the job that fine-tunes the model at `base` on `tasks` or, if `base` is None, trains a new one.
+    `model` is the model's configuration; parts that only pretraining uses are left out. Several tasks are
+    trained together in text-to-text form.
 
     The job has 3 epochs (Devlin et al., 2019, appendix A.3: 2 to 4) of batches of 32. Warm-up over 6 % of the
     steps, linear decay to 0 and weight decay 0.1 are those of RoBERTa's fine-tuning (Liu et al., 2019, table
     10), and betas 0.9 and 0.98 those of its pretraining (table 9). The peak learning rate depends on `method`
-    (`RATES`).
+    (`RATES`, otherwise `DEFAULT_RATE`).
     """
     return Finetuning(
         name=name,

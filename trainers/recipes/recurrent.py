@@ -140,7 +140,9 @@ def skip_thought() -> Pretraining:
 
 
 def tiny_skip_thought() -> Pretraining:
-    """Skip-thoughts of toy size: the architecture and the objective of `skip_thought`, in rows of 256 tokens."""
+    """Skip-thoughts of toy size: a GRU of width 128, trained with the objective of `skip_thought` for 200
+    steps.
+    """
     llama = llama_tiny()
     return replace(
         llama,

@@ -28,8 +28,8 @@ def measured(run: Run, mixed: bool = True) -> dict[str, Any]:
 
 
 def measured_documents(run: Run) -> dict[str, Any] | None:
-    """Return the settings that must be equal for two runs' bits per byte of whole documents to be comparable.
-    None if the run's last validation has no such number.
+    """Return the settings that must be equal for two runs' bits per byte of whole documents to be comparable,
+    or None if the run's last validation did not measure them.
     """
     validation = run.validations[-1] if run.validations else {}
     if FIELD not in validation:
@@ -63,7 +63,7 @@ def reason(runs: Sequence[Run]) -> str:
 
 
 def without_likelihood(runs: Sequence[Run]) -> list[str]:
-    """Return the names of the runs that were validated but have no bits per byte of whole documents."""
+    """Return the names of the validated runs whose last validation has no bits per byte of whole documents."""
     return [run.name for run in runs if run.validations and FIELD not in run.validations[-1]]
 
 

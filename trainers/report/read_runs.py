@@ -105,8 +105,8 @@ def _read(path: LocalPath, name: str) -> Run:
 
 
 def _checkpoints(run: LocalPath) -> Iterator[tuple[int, LocalPath, int]]:
-    """Yield (step, directory, bytes) of the newest checkpoint of each step, except those that training removes
-    in the meantime.
+    """Yield (step, directory, size in bytes) of the newest checkpoint of each step. Checkpoints that training
+    removes during the reading are left out.
     """
     for step, place in published(run):
         with suppress(FileNotFoundError):

@@ -96,8 +96,8 @@ class Curves:
         return f": not comparable, {', '.join(words)}" if words else ""
 
     def by_source(self) -> list[tuple[str, list[LineChart]]]:
-        """Draw the losses of each of the first 24 of `sources`. Returns (source, its charts) for the sources
-        that have any losses.
+        """Draw the losses by source, for the first 24 sources in the order of `sources`. Returns (source, its
+        charts); sources without losses are left out.
         """
         sections = []
         for name in self.sources()[:_SOURCES]:
@@ -112,8 +112,8 @@ class Curves:
         return list(dict.fromkeys(name for run in self._runs for name in run.sources()))
 
     def optimization(self) -> list[LineChart]:
-        """Draw the learning rate, the gradient norm, and the other numbers in a step's event except losses
-        and those in `_KNOWN`.
+        """Draw the learning rate, the gradient norm, and every other number in the events of steps that is
+        neither a loss nor in `_KNOWN`.
         """
         drawn = [
             self._of_steps("Learning rate", _field("learning_rate"), lambda value: f"{value:.3g}"),
@@ -180,8 +180,9 @@ class Curves:
 
 
 def happened(run: Run) -> Iterator[Event]:
-    """Yield the events that the report lists for `run`. The event of a skipped step is left out if the run
-    later resumed from an earlier step.
+    """Yield the events that the report lists for `run`: resumptions, excluded documents, skipped steps,
+    stops, warnings, errors and damaged lines. A skipped step is left out if the run later resumed from an
+    earlier step.
     """
     counted = {id(event) for event in run.skipped}
     for event in run.events:

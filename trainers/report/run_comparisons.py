@@ -25,9 +25,8 @@ class RunComparison:
 
 
 def compare_groups(groups: Sequence[Group]) -> Iterator[RunComparison]:
-    """Compare, for each task and split, every later group of runs with the first group, and yield a
-    comparison for each pair of runs. Runs with the same seed form a pair. If each of the two groups has a
-    single run, these two runs form a pair regardless of their seeds.
+    """For each task and split, compare the first group of runs with every later group, and yield a comparison
+    for each pair of runs: those with the same seed or, if both groups have a single run, these two.
     """
     first: dict[tuple[str, str], Group] = {}
     for group in groups:

@@ -14,11 +14,11 @@ _BEFORE_START = ("warning", "resume", "init", "excluded", "new")  # logged while
 
 
 def run_cost(events: Sequence[Mapping[str, Any]]) -> Footprint | None:
-    """Return the cost of training, or None for a run that has not begun.
+    """Return the cost of a run, or None if it has not begun.
 
     Operations are those of training, without validation. Device hours are wall-clock hours times the number
-    of workers, summed over the parts of the run. If the energy of a part was not measured, it is estimated
-    from nominal power where that is known.
+    of workers, summed over the launches and restarts of the run. If the energy of one of them was not
+    measured, it is estimated from nominal power where that is known.
     """
     parts = parts_of(events)
     return add_footprints([_part_cost(part) for part in parts]) if parts else None
@@ -31,8 +31,8 @@ def evaluation_cost(run: LocalPath) -> Footprint | None:
 
 
 def parts_of(events: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Return the events of each part of a run, that is, of each launch or restart, from its `start` event on.
-    Damaged lines and events logged while a part was prepared are left out.
+    """Split the events of a run into parts, one for each launch or restart, beginning with its `start` event.
+    Damaged lines and events logged while the next part was being prepared are left out.
     """
     parts: list[list[Mapping[str, Any]]] = []
     for event in events:

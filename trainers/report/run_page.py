@@ -19,7 +19,9 @@ _EVENTS = 200  # events listed per run, half of them the first and half the last
 
 
 def write_report(paths: Sequence[LocalPath], output: LocalPath) -> None:
-    """Write the page of these runs to `output`. Raises UserError if a path is not a run or is given twice."""
+    """Write the HTML report of these runs to `output`. Raises UserError if a path is not a run or is given
+    twice.
+    """
     output.write_atomic(render(read_runs(paths)).encode())
 
 
@@ -108,9 +110,9 @@ def _value(config: Mapping[str, Any], name: str) -> str:
 
 
 def ledger_rows(ledger: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return a row for each source, in descending order of tokens: its entry in the ledger, its share of all
-    tokens read (`share`), the share of its positions that are padding (`waste`), and the tokens read minus
-    those requested (`off`).
+    """Return a row for each source in the ledger, in descending order of tokens; no rows if there is no
+    ledger. A row contains the source's `name` and entry, its share of all tokens read (`share`), the share of
+    its positions that are padding (`waste`), and the tokens read minus those requested (`off`).
     """
     sources = ledger["sources"] if ledger else {}
     total = sum(entry["tokens"] for entry in sources.values())
@@ -128,8 +130,8 @@ def _scores(runs: Sequence[Run]) -> tuple[list[ScoreRow], list[RunComparison]]:
 
 
 def _sources(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return (source, rows) for each source: the last measurements in training and in validation of each run
-    that has any.
+    """Return (source, rows) for each source. A row contains the last training and validation measurements of
+    one run; runs with neither are left out.
     """
     table = []
     for name in names:
@@ -144,7 +146,9 @@ def _sources(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[str, list[
 
 
 def _without_validation(runs: Sequence[Run], sources: Sequence[tuple[str, list[dict[str, Any]]]]) -> list[str]:
-    """Return the sources on which validated runs were trained, but for which no run has a validation loss."""
+    """Return the sources on which validated runs were trained, but for which none of these runs has a
+    validation loss.
+    """
     validated = [run for run in runs if run.validations]
     trained = [(name, [row for row in rows if row["run"] in validated and row["trained"]]) for name, rows in sources]
     return [name for name, rows in trained if rows and not any(row["validated"] for row in rows)]

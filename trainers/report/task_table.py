@@ -90,7 +90,7 @@ def read_results(runs: Sequence[LocalPath]) -> list[Result]:
 
 
 def results_of(run: LocalPath) -> list[Result] | None:
-    """Return the results of a run, or None if it has none, because it is a pretraining run or not finished."""
+    """Return the results of a run, or None if it has no scores: it is a pretraining run or has not finished."""
     try:
         record = read_json(run / SCORES)
     except FileNotFoundError:
@@ -104,8 +104,8 @@ def results_of(run: LocalPath) -> list[Result] | None:
 
 
 def group_results(results: Sequence[Result]) -> list[Group]:
-    """Group the results that have the same task, split and settings, apart from the seed, the run's name, and
-    numbers of tokens.
+    """Group the results by task, split and settings. The seed, the run's name, `budget.tokens` and
+    `batch.tokens` may differ within a group.
     """
     by_configuration: dict[tuple[Any, ...], list[Result]] = {}
     for result in results:
@@ -131,8 +131,8 @@ def _differing(own: Mapping[str, str], peers: Sequence[Mapping[str, str]]) -> li
 
 
 def _label(own: Mapping[str, str], peers: Sequence[Mapping[str, str]], differing: Sequence[str]) -> str:
-    """Return as many of the `differing` settings of `own` as it takes to tell it from its `peers`, of which it
-    is one.
+    """Return a label of the first `differing` settings of `own`: three, or more if it takes more to tell
+    `own` from the other `peers`. `peers` includes `own`.
     """
     shown = min(_MOST_SHOWN, len(differing))
     while (
@@ -166,8 +166,8 @@ def score_rows(groups: Sequence[Group]) -> Iterator[ScoreRow]:
 
 def table(results: Sequence[Result]) -> list[str]:
     """Return the lines of a table with a row per task, split, metric and configuration, summarised over the
-    runs that differ only in their seed. For a single run, a 95 % interval takes the place of the standard
-    deviation.
+    runs that differ only in their seed; the signatures of the metrics follow. For a single run, a 95 %
+    interval takes the place of the standard deviation.
     """
     rows = list(score_rows(group_results(results)))
     lines = [
@@ -190,8 +190,8 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def suite_lines(suite: Suite, results: Sequence[Result]) -> list[str]:
-    """Return a line per configuration with the suite's score, computed from the means over seeds. The
-    configurations of two tasks are the same if they agree in the settings that differ within a task.
+    """Return a line per configuration with the suite's score, computed from the means over seeds. Results of
+    different tasks belong to one configuration if they agree in all settings that vary within any task.
     """
     groups = group_results(results)
     first = [_compared(group.results[0]) for group in groups]

@@ -28,10 +28,10 @@ def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndar
 
 def room_of_pieces(offsets: np.ndarray, lead: int, starts: np.ndarray, counts: np.ndarray, room: Room) -> np.ndarray:
     """Return the number of row positions to reserve for each piece, including the marks that the objective
-    adds, int64 [pieces]. `starts` and `counts` are from `cut_documents`. Documents must have no mark at the
-    end.
+    adds: int64 [pieces]. `starts` and `counts` are from `cut_documents`, and `lead` is the number of marks
+    before a document; there must be none after it.
 
-    At least the share `counts / room.length` of a row is reserved for a piece, so that no row holds more than
+    Each piece gets at least the fraction `counts / room.length` of a row, so that no row holds more than
     `room.length` positions of the stream.
     """
     begins = offsets[:-1] - offsets[0] + lead * np.arange(len(offsets) - 1)

@@ -17,8 +17,8 @@ _HEADER = 16  # bytes of checksum
 
 def load_or_make(name: str, make: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
     """Load the one-dimensional int64 arrays stored as `name` from the cache; if they are missing or damaged,
-    compute them with `make` and store them. `name` must be a digest of everything that they depend on. Arrays
-    from the cache are memory-mapped and read-only.
+    compute them with `make` and store them. `name` must be a digest of everything that the arrays depend on.
+    Arrays from the cache are memory-mapped and read-only.
     """
     with suppress(OSError, ValueError):
         return _read(path_for("packing", name))

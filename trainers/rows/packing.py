@@ -78,8 +78,8 @@ def pack(
 
 @kernel(nogil=True)
 def document_at(offsets: np.ndarray, position: int, marks: int) -> int:
-    """Return the index of the document that contains a position of a shard's stream, in which each document
-    has `marks` marks.
+    """Return the index of the document that contains `position` of a shard's stream. Each document has
+    `marks` special tokens around it.
     """
     low, high = 0, len(offsets) - 1
     while high - low > 1:
@@ -100,7 +100,9 @@ def pad(
     positions: np.ndarray,
     segments: np.ndarray,
 ) -> None:
-    """Fill each row r with padding from column `filled[r]` on. `padding` is the id for inputs."""
+    """Pad each row r from column `filled[r]` on: inputs with `padding`, targets with -100, positions with 0
+    and segments with -1.
+    """
     for row in range(len(filled)):
         for column in range(filled[row], inputs.shape[1]):
             inputs[row, column] = padding

@@ -13,8 +13,8 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def uniforms(seed: int, keys: np.ndarray, count: int, stream: str) -> np.ndarray:
-    """Return uniform random numbers in [0, 1), float64 [len(keys), count]. Numbers that differ in seed, key
-    (`keys`, int64), column or the name `stream` are independent.
+    """Return uniform random numbers in [0, 1), float64 [len(keys), count], one row per key (int64). Numbers
+    with different seeds, keys, columns or `stream` names are independent.
     """
     start = np.uint64(xxhash.xxh3_64_intdigest(stream.encode(), seed=seed % (1 << 64)))
     values = np.empty((len(keys), count), dtype=np.float64)
@@ -24,7 +24,7 @@ def uniforms(seed: int, keys: np.ndarray, count: int, stream: str) -> np.ndarray
 
 @kernel(nogil=True)
 def mix(x: np.uint64) -> np.uint64:
-    """Return `x` after the finaliser of SplitMix64 (Steele et al., 2014), a bijection of 64-bit integers."""
+    """Apply the finaliser of SplitMix64 (Steele et al., 2014), a bijection of 64-bit integers, to `x`."""
     x = (x ^ (x >> _U(30))) * _U(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> _U(27))) * _U(0x94D049BB133111EB)
     return x ^ (x >> _U(31))

@@ -19,8 +19,8 @@ def window(batch: Batch, first: int, length: int) -> Batch:
     """Return a batch with `length` columns of the rows, from column `first` on; fewer if the rows end
     earlier, and a single column of padding if they have no column `first`.
 
-    The batch must have no other arrays with columns than inputs, targets, positions, segments and a
-    factorization.
+    Inputs, targets, positions, segments and the factorization must be the only arrays of the batch that have
+    columns.
     """
     here, shape = slice(first, first + length), (len(batch.inputs), 1)
     rows = (batch.inputs, batch.targets, batch.positions, batch.segments)

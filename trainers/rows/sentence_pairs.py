@@ -82,8 +82,9 @@ class PairPacking:
         return np.concatenate([np.empty(0, np.int64), *rows])
 
     def balance(self) -> dict[str, float]:
-        """Return the number of sequences and three shares over all exchanges: rows without a B, rows with a B
-        but no label, and "not next" among the labels.
+        """Return the number of sequences and, over all exchanges, the share of rows without a B
+        (`without_second`), the share of rows with a B but no label (`without_label`), and the share of labels
+        that are "not next" (`not_next`).
         """
         count, without_second, labelled, moved = 0, 0, 0, 0
         for pairs in self.shards:
@@ -120,9 +121,9 @@ class PairPacking:
         batch: Batch,
         specials: Mapping[str, int],
     ) -> None:
-        """Write `sequences`, all of the shard with index `number`, into `rows` of a batch, and their lengths
-        into `filled`. Labels are 0 if B follows A, 1 if B comes from elsewhere (as in
-        `transformers.BertForPreTraining`), and -100 for no label.
+        """Write `sequences`, all from the shard with index `number`, into `rows` of a batch, and their
+        lengths into `filled`. The label is 0 if B follows A, 1 if B comes from elsewhere (as in
+        `transformers.BertForPreTraining`), and -100 if the sequence has none.
         """
         assert batch.token_types is not None
         assert batch.labels is not None
@@ -176,8 +177,9 @@ def pair_sentences(
     exchanges: int,
     seed: int,
 ) -> SentencePairs:
-    """Compute the rows of a shard. Each document has `marks` special tokens around it in the stream. With
-    `single`, A and B have at most one sentence each. With 0 `exchanges`, every row keeps its own B.
+    """Compute the sentence pairs of a shard. Each document has `marks` special tokens around it in the
+    stream. With `single`, A and B have at most one sentence each. With 0 `exchanges`, every row keeps its own
+    B.
     """
     room = length - MARKS
     # An upper bound on the number of rows: every row takes a sentence or is full.
@@ -264,8 +266,9 @@ def _cut(
     sizes: np.ndarray,
     document: np.ndarray,
 ) -> int:
-    """Write the rows of a shard and return the number of rows. `divisions` are uniform numbers that choose
-    where a row is divided.
+    """Divide the documents of a shard into rows, write these to `starts`, `sizes` and `document` (see
+    `SentencePairs`), and return their number. `divisions` are uniform numbers, one per row, that choose where
+    the row is divided.
     """
     most = np.int64(0)
     for d in range(len(offsets) - 1):
@@ -296,7 +299,9 @@ def _cut(
 
 @kernel(nogil=True)
 def _sentence_ends(sentences: np.ndarray, size: int, ends: np.ndarray) -> int:
-    """Write the ends of the non-empty sentences of a document of `size` tokens, and return their number."""
+    """Write the ends of the non-empty sentences of a document of `size` tokens to `ends`, and return their
+    number.
+    """
     count = 0
     for start in sentences:
         if 0 < start < size and (count == 0 or ends[count - 1] < start):

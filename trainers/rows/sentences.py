@@ -68,8 +68,8 @@ def cut_at_sentences(
 
 @kernel(nogil=True)
 def _needed(start: int, end: int, text: int, needed: np.ndarray) -> int:
-    """Return the number of row positions that the part of a document at stream positions `start` to `end`
-    (exclusive) needs. `text` is the position of the document's first own token, after the mark; `needed` is
+    """Return the maximum number of row positions that stream positions `start` to `end` (exclusive) of a
+    document take. `text` is the stream position of the document's first token after the mark; `needed` is
     that of a `trainers.rows.batch.Room`.
     """
     return needed[max(0, end - max(start, text))] if end > start else 0
@@ -89,11 +89,11 @@ def mark_sentences(
     begins: np.ndarray,
 ) -> None:
     """Mark in `begins`, bool [all rows, length], the positions where sentences begin, and the first position
-    of every document or part of a document. `starts`, `counts`, `rows` and `filled` are those of
-    `packing.pack`; call this first, because `pack` changes `filled`. Each document has `marks` special tokens
-    around it, `lead` of them before it.
+    of every document or part of a document. A mark before a document counts as the start of its first
+    sentence, in place of the first token.
 
-    The mark before a document counts as the start of its first sentence, in place of the first token.
+    `starts`, `counts`, `rows` and `filled` are the arguments of `packing.pack`; call this before `pack`,
+    which changes `filled`. Each document has `marks` special tokens around it, `lead` of them before it.
     """
     length, columns = begins.shape[1], filled.copy()
     for i in range(len(rows)):

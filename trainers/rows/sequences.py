@@ -80,9 +80,9 @@ class Packing:
         return number, rows.starts[pieces], rows.counts[pieces]
 
     def pieces(self, number: int, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the pieces of the given `sequences`, all of the shard with index `number`, as three arrays
-        [pieces]: the index in `sequences` of the piece's sequence, the start of the piece in the stream, and
-        its number of positions.
+        """Return the pieces of `sequences`, which must all belong to the shard with index `number`, as three
+        arrays [pieces]: the index in `sequences` of the sequence that the piece belongs to, the start of the
+        piece in the shard's stream, and the number of positions in the piece.
         """
         rows, inside = self.shards[number], sequences - self.starts[number]
         begins, many = rows.first[inside], rows.first[inside + 1] - rows.first[inside]
@@ -99,11 +99,11 @@ def pack_shard(
     seed: int,
     room: Room | None = None,
 ) -> SequenceRows:
-    """Return the sequences of a shard, from the cache if they are there and intact; otherwise open the shard
-    with `shard` and compute them.
+    """Return the sequences of a shard, from the cache if they are there and intact; otherwise compute them
+    from the shard that `shard` opens.
 
-    Pass `room` if the objective adds marks to each document; `concatenate` requires it. `room.length` must
-    equal `length`, and `frame.after` must then be None.
+    Pass `room` if the objective adds marks to each document; `concatenate` requires it. With `room`,
+    `room.length` must equal `length`, and `frame.after` must be None.
     """
     assert room is None or (room.length == length and frame.after is None)
     marks, lead = frame.marks, int(frame.before is not None)

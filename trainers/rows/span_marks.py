@@ -19,10 +19,11 @@ def mark_spans(
     marks: int,
     marked: np.ndarray,
 ) -> None:
-    """Write (index of the span in its document, type) to `marked` [all rows, length, 2] for every token of a
-    span, at its position in the rows. `starts`, `counts`, `rows` and `filled` are those of `packing.pack`;
-    call this first, because `pack` changes `filled`. A span that is cut by the end of a sequence is left out.
-    Each document has `marks` special tokens around it, `lead` of them before it.
+    """Write (index of the span in its document, type) to `marked` [all rows, length, 2] at the row position
+    of every token of a span. Spans that are cut at either end of a sequence are left out.
+
+    `starts`, `counts`, `rows` and `filled` are the arguments of `packing.pack`; call this before `pack`,
+    which changes `filled`. Each document has `marks` special tokens around it, `lead` of them before it.
     """
     length, columns = marked.shape[1], filled.copy()
     for i in range(len(rows)):

@@ -19,9 +19,11 @@ def mark_targets(
     marked: np.ndarray,
 ) -> None:
     """Mark in `marked`, bool [all rows, length], the tokens of targets, including targets that continue from
-    an earlier row. `offsets` and `targets` are those of `pipelines.contracts.shard_set.Shard`; `starts`,
-    `counts`, `rows` and `filled` are those of `packing.pack`. Call this first, because `pack` changes
-    `filled`. Each document has `marks` special tokens around it, `lead` of them before it.
+    an earlier row.
+
+    `offsets` and `targets` are fields of `pipelines.contracts.shard_set.Shard`; `starts`, `counts`, `rows`
+    and `filled` are the arguments of `packing.pack`. Call this before `pack`, which changes `filled`. Each
+    document has `marks` special tokens around it, `lead` of them before it.
     """
     length, columns = marked.shape[1], filled.copy()
     for i in range(len(rows)):

@@ -116,10 +116,11 @@ def save(
     averaging: Averaging | None = None,
     updates: int | None = None,
 ) -> LocalPath:
-    """Publish a checkpoint after `step` steps, and return its path. Of the run's checkpoints, keep that of
-    `best`, the newest `keep` others, and those of steps that are multiples of `keep_every` (0 for none).
+    """Publish the checkpoint after `step` steps, and return its path. Of the run's checkpoints, keep that of
+    step `best.step`, the `keep` newest of the others, and those of steps that are multiples of `keep_every`
+    (0 for none).
 
-    Checkpoints of later steps are removed too: they were corrupt when the run resumed from an earlier one,
+    Checkpoints of later steps are always removed: they were corrupt when the run resumed from an earlier one,
     and must not be taken for the newest. The files of a killed `save` are removed first, to free their space.
     `ledger` is published with the checkpoint. The arguments not described here are fields of `Checkpoint`.
 
@@ -272,8 +273,8 @@ def pick(run: LocalPath, warn: Callable[[str], None]) -> Checkpoint | None:
 
 
 def read_newest(run: LocalPath, warn: Callable[[str], None]) -> tuple[Checkpoint, dict[str, Any]] | None:
-    """Read the newest intact checkpoint and its weights, even while the run trains. None if there is no
-    checkpoint. Raises UserError if all checkpoints are corrupt.
+    """Return the newest intact checkpoint of a run and its weights, even while the run trains; None if there
+    is no checkpoint. Raises UserError if all checkpoints are corrupt.
     """
     while (intact := newest(run, warn)) is not None:
         try:
@@ -300,7 +301,8 @@ def _first_intact(
     """Return the first intact checkpoint that `candidates` lists; None if it lists none. Raises UserError if
     all are corrupt.
 
-    If one cannot be read and the list has changed, a trainer has removed it, and the search starts again.
+    If a checkpoint cannot be read and the list has changed meanwhile, a trainer may have removed it, so the
+    search starts again.
     """
     listed = candidates()
     number = 0
@@ -332,8 +334,8 @@ def newest_ledger(run: LocalPath) -> dict[str, Any] | None:
 
 
 def published(run: LocalPath) -> list[tuple[int, LocalPath]]:
-    """Return (step, path) of the newest checkpoint of each step of a run, by ascending step. Nothing is
-    verified.
+    """Return (step, path) for every step that has a checkpoint, in ascending order; if a step has several,
+    the path is that of the newest. Nothing is verified.
     """
     return sorted({step: path for step, _, path in sorted(_steps(run / "checkpoints"))}.items())
 
@@ -362,7 +364,7 @@ class _State(Mapping[str, dict[str, Any]]):
 
 def read_state(checkpoint: Checkpoint) -> Mapping[str, dict[str, Any]]:
     """Return a mapping {parameter name: {"weight": tensor, name of optimizer state: tensor, ...}}. The
-    tensors of a parameter are read to the CPU on access.
+    tensors of a parameter are read into CPU memory each time it is accessed.
     """
     return _State(checkpoint)
 
@@ -375,7 +377,9 @@ def read_weights(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _steps(parent: LocalPath) -> list[tuple[int, int, LocalPath]]:
-    """Return (step, number among the checkpoints of that step, path) of all published checkpoints."""
+    """Return (step, attempt, path) of all published checkpoints, unsorted. `attempt` counts the checkpoints
+    of a step from 1.
+    """
     entries = parent.iterdir() if parent.is_dir() else iter(())
     return [(int(m[1]), int(m[2] or 1), path) for path in entries if (m := _NAME.fullmatch(path.name))]
 
@@ -388,7 +392,9 @@ def _remove_old(
     keep_every: int,
     best: Best | None,
 ) -> None:
-    """Remove the checkpoints among `published`, sorted from the newest, that `save` does not keep."""
+    """Remove the checkpoints that `save` does not keep. `published` lists all checkpoints, newest first;
+    `last` is the newest intact one, of step `step`.
+    """
     replaced = [path for its, _, path in published if its > step or (its == step and path != last)]
     pinned = best.step if best else None
     older = [(its, path) for its, _, path in published if path not in replaced and its != pinned][keep:]

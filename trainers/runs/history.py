@@ -12,9 +12,9 @@ _INTERVAL = 0.3  # seconds between two reads of a growing log
 
 
 def drop_superseded(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return `events` without superseded measurements: when a run resumes from a step, its earlier
-    measurements of later steps are dropped. If a suspended worker and the workers that continued the run
-    measured the same step, only the first measurement is kept.
+    """Return `events` without superseded measurements. When a run resumes from a step, what it had measured
+    after that step is dropped. If a suspended worker and the workers that continued the run measured the same
+    step, only the first measurement is kept.
     """
     kept: list[dict[str, Any]] = []
     measured: set[tuple[str, int]] = set()

@@ -19,7 +19,9 @@ FORMAT = "gristmill-ledger/1"
 
 
 def make_ledger(run: LocalPath, config: Job, corpus: JobCorpus, data: JobTraining, step: int) -> dict[str, Any]:
-    """Return the ledger after `step` steps, as plain data. It counts the samples from `data.since` on."""
+    """Return the content of the run's `ledger.json` after `step` steps. It counts the samples from
+    `data.since` on.
+    """
     samples = step * (config.batch.sequences or 0)
     return {
         "format": FORMAT,
@@ -57,8 +59,8 @@ def _copy(path: LocalPath) -> dict[str, Any] | None:
 
 
 def read_ledger(run: LocalPath) -> dict[str, Any]:
-    """Read a run's ledger. Raises UserError if the run has no ledger yet or one of another version,
-    CorruptFileError if it is damaged.
+    """Read a run's ledger. Raises UserError if the run has no ledger yet or the ledger's format is not
+    supported, and CorruptFileError if the ledger is damaged.
     """
     try:
         record = read_json(run / "ledger.json")

@@ -57,7 +57,8 @@ def settle(init: Init) -> Init:
 
 def settle_reference(weighting: GroupDRO, corpus: JobCorpus) -> GroupDRO:
     """Return the settings of group DRO with the absolute path of the reference model and the digest of its
-    checkpoint. Raises UserError if the reference is not an export, has another tokenizer, or has changed.
+    checkpoint. Raises UserError if the reference is not an export, was trained with another tokenizer, or has
+    changed since the run began.
     """
     path = parse_local(weighting.reference, "online_weights.reference").resolve()
     if not (path / "gristmill.json").is_file():
@@ -114,8 +115,8 @@ def require_parent(record: Mapping[str, Any]) -> None:
 def describe(config: Job, corpus: JobCorpus) -> dict[str, Any]:
     """Return the record of the parent for a new run's `run.json`: its path, kind and fingerprints, the
     checksum and step of its checkpoint (not for a Hugging Face directory), and the step, tokens and optimizer
-    updates with which the new run begins. A run that continues the parent's data also has `inherited`: what
-    the parent's `run.json` records about changes of the corpus.
+    updates with which the new run begins. If the run continues the parent's data, the record also contains
+    `inherited`: what the parent's `run.json` records about changes of the corpus.
 
     Raises UserError if the parent's tokenizer does not fit, and ConfigError if the run cannot continue the
     parent's data.
@@ -216,8 +217,8 @@ def _same_tokenizer(path: LocalPath, marks: Mapping[str, str], corpus: JobCorpus
 
 
 def _same_tokens(path: LocalPath, corpus: JobCorpus) -> None:
-    """Raise UserError unless the tokenizers of `path` and of the corpus have the same merges and the same
-    token for every id. The corpus's tokenizer may have additional ids.
+    """Raise UserError unless the corpus's tokenizer has the same merges as that of `path`, and the same token
+    for each of its ids. The corpus's tokenizer may have additional ids.
     """
     theirs, ours = read_definition(str(path)), read_definition(str(verified_tokenizer(corpus)))
     others = {number for number, token in theirs.tokens.items() if ours.tokens.get(number) != token}
@@ -231,7 +232,7 @@ def _same_tokens(path: LocalPath, corpus: JobCorpus) -> None:
 
 def weight_files(path: Path) -> list[Path]:
     """Return the weight files of a Hugging Face directory. Raises UserError if it has neither
-    `model.safetensors` nor `model.safetensors.index.json`.
+    `model.safetensors` nor `model.safetensors.index.json`, or if the index is malformed.
     """
     index = path / "model.safetensors.index.json"
     if index.is_file():

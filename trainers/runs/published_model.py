@@ -57,8 +57,8 @@ _FIXED = {"position_embedding_type": "absolute", "sliding_window": None, "use_sl
 
 
 def read_configuration(path: Path) -> Any:
-    """Return the `transformers` configuration of a directory. Raises UserError if it cannot be read, or its
-    `model_type` is not supported.
+    """Return the `transformers` configuration of a Hugging Face directory. Raises UserError if it cannot be
+    read or its `model_type` is not supported.
     """
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
@@ -82,8 +82,8 @@ def read_configuration(path: Path) -> Any:
 
 
 def model_of(path: Path, specials: dict[str, int]) -> Model:
-    """Return the sizes of the model in a Hugging Face directory. `specials` are the ids of its special tokens
-    by name.
+    """Return the model section that describes the model in a Hugging Face directory. `specials` maps the
+    names of special tokens to their ids.
 
     Raises ConfigError if our model does not support a value in the directory's configuration, and UserError
     as `read_configuration` does.
@@ -125,7 +125,7 @@ def _rope_types(parameters: Mapping[str, Any]) -> list[str]:
 
 
 def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[str]]:
-    """Return the parameters of a Hugging Face directory in fp32, by their names in our models, and the names
+    """Return the parameters in a Hugging Face directory, as {name in our models: fp32 tensor}, and the names
     of our parameters that the directory lacks. Raises UserError if a parameter that the hidden states depend
     on is missing, or if the files cannot be read.
     """
@@ -152,8 +152,8 @@ def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[st
 
 
 def published_head(path: Path, form: HeadForm) -> dict[str, Any]:
-    """Return the layers of the task head in a directory: {parameter name, beginning with `task_head.`: fp32
-    tensor}. Layers that are missing in the directory are left out.
+    """Return the parameters of the task head in a Hugging Face directory, as {name, beginning with
+    `task_head.`: fp32 tensor}. Parameters that the directory lacks are left out.
     """
     from safetensors import safe_open
 

@@ -118,7 +118,8 @@ def check_micro_batch(config: Job) -> None:
 
 def _check_specials(packed: PackedCorpus) -> None:
     """Raise ConfigError if the tokenizer lacks a special token that the objective, or a member of a mixture
-    of objectives, needs. Objectives look up their special tokens even to make rows of padding.
+    of objectives, needs. To find out, make a row of padding: objectives look up their special tokens even for
+    that.
     """
     objective, none = packed.objective, np.empty(0, np.int64)
     for _, token in objective.members():
@@ -255,8 +256,9 @@ def _check_caps(data: Data, asked: SourceMixture, order: Order) -> None:
 def _weights(
     wanted: str | Mapping[str, float], corpus: TrainingCorpus, field: str, span: int, epochs: float
 ) -> dict[str, float]:
-    """Return the weights by leaf domain. `wanted` is the name of a mixture or the weights of domains at any
-    level, `span` the number of tokens that they apply to, and `epochs` the limit on epochs for UniMax.
+    """Return the weight of each leaf domain. `wanted` is the name of a mixture or maps domains at any level
+    to weights, `span` is the number of tokens that the weights apply to, and `epochs` is the limit on epochs
+    for UniMax.
     """
     sizes = {name: corpus.train[name].tokens for name in sorted(corpus.train)}
     if not sizes:
@@ -314,8 +316,8 @@ def is_free(name: str) -> bool:
 
 
 def identity(config: Job) -> dict[str, object]:
-    """Return the fields that identify a run, by dotted name: all except those that may change within a run
-    (`is_free`).
+    """Return {dotted name: value} for the fields that identify a run: all except those that may change when
+    it resumes (`is_free`).
     """
     return {name: value for name, value in _flat(plain(config)).items() if not is_free(name)}
 
@@ -400,8 +402,8 @@ def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
 
 
 def _packing_lines(config: Pretraining, phase: OrderPhase) -> list[str]:
-    """Return lines that describe what packing costs each source, except sources cut into consecutive
-    sequences.
+    """Return lines that describe what packing costs each source of `phase`, except sources cut into equal
+    slices.
     """
     lines = []
     packing = "documents (one in each sequence)" if config.data.packing == "documents" else config.data.packing

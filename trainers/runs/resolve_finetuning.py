@@ -18,9 +18,9 @@ from trainers.runs.resolve import check_micro_batch, resolve_schedule
 
 
 def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
-    """Return the job with its null values filled in, which depend on the tasks and the base. Resolving the
-    result changes nothing. A step reads at most the inputs of one epoch. Raises ConfigError for values that
-    do not fit, and UserError if the base or the training file of a task is missing.
+    """Return the job with its null values, which depend on the tasks and the base, filled in, and with a
+    batch of no more inputs than one epoch. Resolving the result changes nothing. Raises ConfigError for
+    values that do not fit, and UserError if the base or the training file of a task is missing.
     """
     config = replace(
         config,
@@ -49,8 +49,8 @@ def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
 
 
 def describe_tasks(job: Finetuning, config: Finetuning, corpus: TaskCorpus, data: TaskData) -> list[str]:
-    """Return lines that describe the model, the method and the data of a run. `job` is its configuration as
-    given, `config` as resolved.
+    """Return lines that describe the model, method and data of a run, and the leaks found in its tasks. `job`
+    is the run's configuration as given, `config` the resolved one.
     """
     steps, sequences, model = config.budget.steps or 0, config.batch.sequences or 0, config.model
     begins = "from scratch" if config.init is None else f"from {config.init.path}"
@@ -103,8 +103,9 @@ def _steps(budget: TrainingBudget, sequences: int, inputs: int) -> int:
 
 
 def _class_weights(config: Finetuning, corpus: TaskCorpus) -> dict[str, float] | None:
-    """Return the weight of every class, or None if classes are not weighted. `balanced` weights are N / (K
-    N_k) for class k of K, with N_k of the N training examples (King and Zeng, 2001).
+    """Return the weight of every class, or None if classes are not weighted. With `balanced`, class k of K
+    has weight N / (K N_k), where N is the number of labelled training examples and N_k the number of those in
+    class k (King and Zeng, 2001).
     """
     wanted = config.class_weights
     if wanted is None:

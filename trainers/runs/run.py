@@ -62,14 +62,14 @@ class Opened:
 
 
 def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bool = False) -> Opened:
-    """Create a run's directory, or check that an existing run began with the same corpus, tokenizer and
-    configuration, except for fields that may change within a run. `config` must be resolved. Returns the
-    checked directory.
+    """Create a run's directory, or check that the run in it began with the same corpus, tokenizer and
+    configuration. Some fields of the configuration may change (`resolve.is_free`). `config` must be resolved.
 
-    Raises ConflictError if they differ, naming the difference, or if the directory of a new run holds other
-    files. With `another_corpus`, a pretraining run may read another corpus with the same tokenizer from its
-    newest checkpoint on, with the weights given for that corpus; `run.json` records the step of the change.
-    If the configuration has changed, `resolved.yaml` is written again, unless the run is finished.
+    Raises ConflictError, naming the difference, if they differ, or if the directory of a new run contains
+    other files. With `another_corpus`, a pretraining run may continue from its newest checkpoint on another
+    corpus with the same tokenizer. Fields that depend on the corpus, such as `data.weights`, may then change,
+    and `run.json` records the step of the change. If the configuration has changed, `resolved.yaml` is
+    rewritten, unless the run is finished.
     """
     if not (path / "run.json").exists():
         # A run that was killed at its start may have left these files. They are written again.
@@ -122,9 +122,9 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
 
 
 def known_init(path: LocalPath, init: Init | None) -> Init | None:
-    """Return `init`, unless it has no step and otherwise equals the `init` that the run at `path` recorded
-    when it began. In that case, return the recorded one, so that the run keeps its starting checkpoint even
-    if the parent has trained further.
+    """Return the `init` to use for the run at `path`. If `init` has no step and otherwise equals the one that
+    the run recorded when it began, this is the recorded one, so that the run keeps its starting checkpoint
+    even if the parent has trained further. In all other cases it is `init` itself.
     """
     if init is None or init.step is not None or not (path / "run.json").exists():
         return init
@@ -146,7 +146,7 @@ def _change_corpus(path: LocalPath, config: Job, corpus: JobCorpus) -> None:
 
 
 def read_run(path: LocalPath) -> dict[str, Any]:
-    """Read a run's `run.json`. Raises UserError if `path` is not a run, or a run of another version."""
+    """Read a run's `run.json`. Raises UserError if there is none, or if this version cannot read its format."""
     try:
         record = read_json(path / "run.json", "restore it from a copy, or begin another run")
     except (FileNotFoundError, NotADirectoryError):
@@ -160,7 +160,9 @@ def read_run(path: LocalPath) -> dict[str, Any]:
 
 
 def read_config(path: LocalPath) -> Job:
-    """Read the resolved configuration of a run. Raises CorruptFileError as `read_resolved` does."""
+    """Read the resolved configuration of a run. Raises CorruptFileError if `resolved.yaml` does not match its
+    checksum.
+    """
     return parse_job(read_resolved(path), str(path / "resolved.yaml"))
 
 
@@ -190,7 +192,9 @@ def verified_copy(path: LocalPath) -> LocalPath:
 
 
 def differing(recipe: Mapping[str, Any], config: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return a line for each field in which a configuration differs from a recipe. Both are plain data."""
+    """Return a line `FIELD: OLD -> NEW` for each field of a configuration that differs from the recipe. Both
+    are plain data.
+    """
     lines = []
     for name, value in config.items():
         before = recipe.get(name)
@@ -202,7 +206,7 @@ def differing(recipe: Mapping[str, Any], config: Mapping[str, Any], prefix: str 
 
 
 def as_yaml(config: Job) -> str:
-    """Format a configuration as YAML, as in `resolved.yaml` but without the checksum in its first line."""
+    """Format a configuration as YAML: the content of `resolved.yaml` without the line of its checksum."""
     return dump_yaml(plain(config))
 
 
@@ -245,8 +249,8 @@ class SupersededError(UserError):
 
 
 def begin_attempt(path: LocalPath) -> str:
-    """Return a new name for the attempt that is about to start, and record it. If workers of an earlier
-    attempt are still running, their next call of `check_attempt` raises SupersededError.
+    """Record that a new attempt begins, and return its name. If workers of an earlier attempt are still
+    running, their next call of `check_attempt` raises SupersededError.
     """
     recorded = path / _ATTEMPT
     try:
@@ -259,7 +263,7 @@ def begin_attempt(path: LocalPath) -> str:
 
 
 def attempt_number(name: str) -> int:
-    """Return the number of an attempt, counted from 1; 0 if its name has no number, as in earlier versions."""
+    """Return the number in an attempt's name, counted from 1, or 0 if there is none, as in earlier versions."""
     number, _, rest = name.partition(".")
     return int(number) if rest else 0
 

@@ -120,8 +120,8 @@ class WeightsAndBiases:
         self._next = self._take_over(described) if self._run.offline else self._run.step
 
     def _take_over(self, described: Description) -> int:
-        """Return the first step for which an offline run needs a row. If it is 0, the earlier directories of
-        the run are removed.
+        """Return the first step that an offline run must log. If it is 0, remove the run's earlier
+        directories.
         """
         here = Path(self._run.dir).parent
         earlier = [part for part in here.parent.glob(f"offline-run-*-{self.identity}") if part != here]
@@ -132,8 +132,8 @@ class WeightsAndBiases:
         return 0
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Log a row, unless W&B has the step's row from before the last resume. The library merges rows of
-        the same step.
+        """Log the metrics of a step, unless W&B has the step from before the last resume. The library merges
+        the training and validation metrics of a step into one row.
         """
         if step >= self._next:
             self._run.log(dict(values), step=step)
@@ -219,8 +219,8 @@ def open_sinks(
     """Open the sinks of a run, and return a follower for each. `config` is the run's resolved configuration.
 
     Raises UserError if the library of a sink is missing, or if a sink lacks a setting, such as the address of
-    its server. If a sink cannot be opened for another reason, UserError is raised only before the run's first
-    measurement. Later the run continues without that sink.
+    its server. If a sink cannot be opened for another reason, raises UserError only if the run has no
+    measurements yet; otherwise the run continues without that sink.
     """
     require_libraries(names)
     path = run / FILE
@@ -277,7 +277,9 @@ class Follower:
             self._thread.start()
 
     def failure(self) -> str | None:
-        """Return the message of a failure at the first call after the failure; otherwise return None."""
+        """Return a message about the sink's failure, once; None if it has not failed or the message was
+        returned before.
+        """
         if self._failure is None or self._told:
             return None
         self._told = True
@@ -311,8 +313,9 @@ class Follower:
 
 
 def metrics(event: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of a step or validation event, except its step, its time and the number of
-    steps of the run, by metric name. Examples of names are `train/loss` and, for a domain, `train_loss/NAME`.
+    """Return the metrics of a step or validation event: its finite numbers, keyed by names such as
+    `train/loss` or, for a domain, `train_loss/NAME`. Leaves out the event's step and time and the run's
+    number of steps.
     """
     group = _GROUPS[event["event"]]
     values: dict[str, float] = {}
@@ -340,8 +343,8 @@ def _is_number(value: Any) -> bool:
 
 
 def safe(name: str) -> str:
-    """Return a name that every sink accepts: up to 80 ASCII letters, digits, `_`, `.` and `-`. Different
-    names stay different, because a digest is appended to a name that has to be changed.
+    """Return `name` in a form that every sink accepts: up to 80 ASCII letters, digits, `_`, `.` and `-`. If a
+    name must be changed, a digest is appended, so that different names stay different.
     """
     if _PLAIN.fullmatch(name):
         return name
@@ -364,8 +367,8 @@ def describe(error: BaseException) -> str:
 
 
 def redacted(text: str) -> str:
-    """Return `text` without credentials and queries in URLs, and without the values of environment variables
-    whose names suggest a secret. Values of fewer than 6 characters are kept.
+    """Return `text` with `***` in place of credentials and queries in URLs and of the values of environment
+    variables whose names suggest a secret. Values of fewer than 6 characters are kept.
     """
     text = re.sub(LOGIN, "://***@", text)
     text = re.sub(r"(://[^\s?'\"]*)\?[^\s'\")]*", r"\1?***", text)

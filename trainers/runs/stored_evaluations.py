@@ -82,8 +82,8 @@ def resolve_evaluation(evaluation: PeriodicEvaluation) -> PeriodicEvaluation:
 
 
 def evaluation_name(title: str, settings: Mapping[str, Any]) -> str:
-    """Return the name of an evaluation: its title, with `_` for `/`, followed by each of `settings` as
-    `name=value`.
+    """Return the name of an evaluation, `TITLE,NAME=VALUE,...`, with `settings` sorted by name. Each `/` in
+    the title becomes `_`.
     """
     return ",".join([title.replace("/", "_"), *(f"{name}={value}" for name, value in sorted(settings.items()))])
 
@@ -99,7 +99,9 @@ def result_path(run: LocalPath, name: str, step: int) -> LocalPath:
 
 
 def read_evaluation(path: LocalPath) -> StoredEvaluation | None:
-    """Return the result in a file; None if the file is missing, damaged or of another format."""
+    """Read a stored evaluation from its JSON file. Returns None if the file is missing, damaged or of another
+    format.
+    """
     try:
         record = read_json(path)
     except (FileNotFoundError, CorruptFileError):
@@ -111,12 +113,13 @@ def read_evaluation(path: LocalPath) -> StoredEvaluation | None:
 
 
 def read_evaluations(run: LocalPath, name: str | None = None) -> list[StoredEvaluation]:
-    """Return the readable results of the evaluation `name` of a run, or by default of all its evaluations,
-    ordered by name and step.
+    """Return the stored evaluations of a run, ordered by name and step: those called `name` or, by default,
+    all. Skips files that cannot be read.
     """
     found = []
+    folder, files = (run / FOLDER / name, "step-*.json") if name else (run / FOLDER, "*/step-*.json")
     with suppress(FileNotFoundError):
-        for path in sorted((run / FOLDER).glob(f"{name or '*'}/step-*.json")):
+        for path in sorted(folder.glob(files)):
             if (result := read_evaluation(path)) is not None:
                 found.append(result)
     return found

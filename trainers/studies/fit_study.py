@@ -54,16 +54,14 @@ def laws_of(names: Sequence[str]) -> list[Law]:
 
 
 def sized(laws: Sequence[Law], table: RunTable) -> list[Law]:
-    """Return the laws. If `table` has sizes, each law is extended by a term for the sizes of the runs
-    (`SizedLaw`).
-    """
+    """Return `laws`, each extended by a term for the sizes of the runs (`SizedLaw`) if `table` has sizes."""
     return [SizedLaw(law, len(table.size_names)) if table.size_names else law for law in laws]
 
 
 @single_threaded()
 def choose_laws(table: RunTable, laws: Sequence[Law], seed: int = 0) -> list[Law]:
-    """Return the best of `laws` for each metric of `table`. Raises ConfigError if the table has too few runs
-    for a law.
+    """Return, for each metric of `table`, the law with the smallest cross-validated error. Raises ConfigError
+    if the table has too few runs for any of `laws`.
     """
     for law in laws:
         table.require_runs(law.name, max(_LEAST_SCORED, law.minimum_runs(table.features.shape[1]) + 1))
@@ -74,9 +72,9 @@ def choose_laws(table: RunTable, laws: Sequence[Law], seed: int = 0) -> list[Law
 @single_threaded()
 def fit_metrics(table: RunTable, laws: Sequence[Law], tests: RunTable | None = None, seed: int = 0) -> list[MetricFit]:
     """Choose a law for each metric of `table`, and measure how well it predicts. `tests` holds further runs
-    with the same domains and metrics in the same order, on which the chosen laws are scored too.
+    on which the chosen laws are also scored; its domains and metrics must be in the same order.
 
-    Raises ConfigError if there are too few runs or test runs.
+    Raises ConfigError if `table` has too few runs, or if fewer than two test runs have a value for a metric.
     """
     if tests is not None:
         for metric, measured in zip(tests.metrics, (~tests.censored).sum(axis=0).tolist(), strict=True):
@@ -106,7 +104,7 @@ def law_set(table: RunTable, fits: Sequence[MetricFit], draws: int = 200, seed: 
 
 
 def fit_record(table: RunTable, fits: Sequence[MetricFit], laws: LawSet, centre: np.ndarray) -> dict[str, Any]:
-    """Return the results of a fit as JSON data. The effects of one percentage point of each domain are those
+    """Return the results of a fit as JSON data. The effect of adding one percentage point of a domain is that
     at the mixture `centre` [domains].
     """
     record: dict[str, Any] = {"runs": list(table.runs), "domains": list(table.domains), "metrics": {}}
@@ -134,7 +132,9 @@ def _listed(values: np.ndarray) -> list[float | None]:
 
 
 def fit_lines(table: RunTable, fits: Sequence[MetricFit]) -> list[str]:
-    """Return the fits as lines for a terminal: a row per metric, then whether more runs would help."""
+    """Return the fits as lines for a terminal: a table with a row per metric, then a line per metric with its
+    learning curve and whether more runs would help.
+    """
     lines = [
         f"{len(table.runs)} runs, {len(table.domains)} domains; the scores are cross-validated in 10 folds",
         f"{'metric':32} {'law':16} {'censored':>8} {'spearman':>8} {'95 % interval':>14} {'decisions':>9} {'slope':>6} "

@@ -86,11 +86,11 @@ def read_run_table(
     chosen: Collection[str] = (),
     target: Mapping[str, float] | None = None,
 ) -> RunTable:
-    """Read the mixtures and the metrics of runs. Only the `chosen` metrics are read, or all if it is empty.
-    `normalise` divides each mixture by its sum. The metrics named in `higher_is_better` are negated. `key` is
-    the column that names runs; by default, it is the first of KEYS that identifies the runs in both files. If
-    columns of `ratios` hold sizes of the runs instead of shares, `target` maps each of these columns to the
-    size of the target.
+    """Read a table of runs from two CSV files: their mixtures from `ratios`, their metrics from `metrics`.
+    Only the `chosen` metrics are read, or all if `chosen` is empty. `normalise` divides each mixture by its
+    sum. The metrics named in `higher_is_better` are negated. `key` is the column that names runs; by default,
+    it is the first of KEYS that identifies the runs in both files. If columns of `ratios` hold sizes of the
+    runs instead of shares, `target` maps each of these columns to the size of the target.
 
     Raises ConfigError for a file that is not of the expected form, for a run that only one file has and,
     unless `normalise` is set, for a mixture that does not sum to 1.

@@ -48,8 +48,9 @@ class Setting:
 
 
 def read_grid(given: str, reserved: Sequence[str]) -> tuple[Setting, ...]:
-    """Return every setting of the grid `{field: [value, ...], ...}` in `given`, which is YAML text or the
-    path of a YAML file. Raises ConfigError if the grid is invalid or names one of the `reserved` fields.
+    """Return all combinations of the values in the grid `{field: [value, ...], ...}`. `given` is the grid as
+    YAML text or the path of a YAML file. Raises ConfigError if the grid is invalid or names one of the
+    `reserved` fields.
     """
     grid = load_yaml(Path(given)) if given.endswith((".yaml", ".yml")) else yaml_value(given, f"sweep={given}")
     if not isinstance(grid, Mapping) or not grid:
@@ -76,8 +77,8 @@ def _values(field: str, values: Any) -> list[str]:
 
 
 def require_scores(corpus: TaskCorpus) -> None:
-    """Raise ConfigError unless a setting can be chosen: every task needs a labelled dev split, and the first
-    metrics of all tasks must agree on whether higher or lower is better.
+    """Raise ConfigError unless settings can be compared by score: every task needs a labelled dev split, and
+    the first metrics of all tasks must agree on whether higher or lower is better.
     """
     for task in corpus.tasks:
         if len(corpus.splits(task)) == 1:
@@ -100,13 +101,13 @@ def finish_sweep(
     """Choose the setting with the best score and write it to `sweep.json` in `directory`. Then predict all
     splits except `train` with the runs of that setting, and return these runs. `runs` maps each setting to
     its finished runs, one per seed; their tasks must pass `require_scores`. If `sweep.json` exists, its
-    choice is kept, and the splits are predicted only if they have not been yet. `show` is called with each
-    line of a table of the scores.
+    choice is kept, and the splits are predicted only if they have not been yet. `show` receives a table of
+    the scores line by line.
 
-    The score of a setting is the mean, over its seeds and tasks, of the task's first metric on the split that
-    its runs validate on. Among equally good settings, the first is chosen. Raises ConflictError if
-    `directory` holds a choice among other settings or with another number of seeds, because the setting
-    chosen there may have predicted the other splits already.
+    The score of a setting is the mean, over seeds and tasks, of each task's first metric on the split used
+    for validation. The first of equally good settings is chosen. Raises ConflictError if `sweep.json` records
+    a choice among other settings or with another number of seeds, because the setting chosen there may have
+    predicted the other splits already.
     """
     if (directory / SWEEP).exists():
         record = read_json(directory / SWEEP)

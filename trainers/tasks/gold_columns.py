@@ -22,8 +22,8 @@ def read_labels(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
 
 
 def label_numbers(rows: RowSet, texts: list[str], layout: Layout, task: Task) -> np.ndarray:
-    """Return the indices of `texts` in the task's labels, int64 [texts]. The layout's `rename` is applied
-    first.
+    """Return the index of each of `texts` in the task's labels, int64 [texts], after the layout's `rename` is
+    applied. Raises UserError for a text that is not a label.
     """
     rename = layout.rename or {}
     texts = [rename.get(text, text) for text in texts] if rename else texts
@@ -39,8 +39,8 @@ def label_numbers(rows: RowSet, texts: list[str], layout: Layout, task: Task) ->
 
 
 def read_values(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
-    """Read the gold numbers of a regression task, float64 [rows], and check that they are in the task's
-    range.
+    """Read the gold numbers of a regression task, float64 [rows]. Raises UserError for a value that is not a
+    finite number in the task's range.
     """
     values = np.empty(len(rows))
     low, high = task.range or (-math.inf, math.inf)
@@ -57,8 +57,8 @@ def read_values(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
 
 
 def read_choices(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np.ndarray:
-    """Read the index of each row's right candidate, int64 [rows]. The label -1, allowed only with a column
-    `accepted`, means that no candidate is right and becomes -100.
+    """Read the index of the correct candidate of each row, int64 [rows]. The label -1, allowed only with a
+    column `accepted`, means that no candidate is correct and becomes -100.
     """
     rename = layout.rename or {}
     found = np.empty(len(rows), np.int64)
@@ -76,8 +76,8 @@ def read_choices(rows: RowSet, layout: Layout, task: Task, counts: list[int]) ->
 
 
 def read_tags(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np.ndarray:
-    """Read tags as indices into the task's labels, int64, flat over all words. Entity tags are converted to
-    BIO if the layout has a `scheme` or the task measures `entity_f1`.
+    """Read the tags of all words, row after row, as indices into the task's labels, int64 [words]. Entity
+    tags are converted to BIO if the layout has a `scheme` or the task measures `entity_f1`.
     """
     column = rows.column(layout.roles["tags"], "tags")
     scheme = layout.scheme or ("bio" if "entity_f1" in task.metrics else None)
@@ -121,8 +121,8 @@ def _as_bio(tags: list[str], scheme: str, rows: RowSet, row: int) -> list[str]:
 
 
 def read_answers(rows: RowSet, layout: Layout, task: Task, passages: list[str]) -> tuple[list, list[list[str]]]:
-    """Return the accepted answers of each question: the distinct spans, as pairs of UTF-8 byte offsets
-    [start, end) in the passage, and the texts.
+    """Return two lists with one entry per question: the distinct spans of its accepted answers, as pairs of
+    UTF-8 byte offsets [start, end) in the passage, and the texts of these answers.
     """
     spans: list[list[tuple[int, int]]] = []
     texts: list[list[str]] = []
@@ -142,7 +142,7 @@ def read_answers(rows: RowSet, layout: Layout, task: Task, passages: list[str]) 
 
 
 def _answer_list(answers: Any, rows: RowSet, row: int) -> list[tuple[str, int]]:
-    """Return answers as (text, start). In the data they are either a list of objects or an object of lists."""
+    """Return (text, start) pairs from a list of objects or an object of lists."""
     try:
         if isinstance(answers, dict):
             pairs = list(zip(answers["text"], answers["answer_start"], strict=True))

@@ -11,9 +11,9 @@ from trainers.tasks.predictions import Predictions, predictions_of, score_predic
 def majority_predictions(train: Examples, examples: Examples) -> Predictions:
     """Return predictions for `examples` that depend only on the gold of `train`, which must not be hidden.
 
-    The prediction is the most common label for `classify`, tag for `tag`, candidate index for `choose` (of
-    those that the example has), and first accepted text for `generate`. For `regress` it is the mean of the
-    values; for `span` it is "no answer".
+    For `classify`, `tag` and `generate`, they are the most common label, tag and first accepted text; for
+    `choose`, the most common index of those that the example has; for `regress`, the mean; for `span`, "no
+    answer" throughout.
     """
     if train.values is not None:
         return predictions_of(examples, np.full(len(examples), train.values.mean()), "mean")
@@ -32,8 +32,8 @@ def majority_predictions(train: Examples, examples: Examples) -> Predictions:
 
 
 def majority_scores(train: Examples, examples: Examples) -> dict[str, float]:
-    """Return the scores of the majority predictions from `train` on `examples`, in all of the task's metrics
-    except perplexity.
+    """Return the scores of the majority predictions from `train` on `examples`, keyed by metric. They cover
+    the task's metrics except perplexity.
     """
     metrics = [metric for metric in examples.task.metrics if metric != "perplexity"]
     scores = score_predictions(majority_predictions(train, examples), metrics, repetitions=0)

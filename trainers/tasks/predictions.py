@@ -86,9 +86,10 @@ def predictions_of(
     """Return the predictions for the examples of a split. All arrays and lists are in the order of
     `examples`.
 
-    `predicted` holds label indices, candidate indices, numbers, the tag indices of all words, or texts,
-    depending on the kind of task; it may be None for span and generate. `scores` holds an array per example.
-    Raises UserError if a predicted number is not finite.
+    `predicted` holds label indices for classify, the tag indices of all words for tag, candidate indices for
+    choose, numbers for regress, and texts for span and generate, where it may be None. `scores` holds an
+    array per example; `nats` and `tokens` are as in `Outcomes`. Raises UserError if a predicted number is not
+    finite.
     """
     task, kind = examples.task, examples.task.kind
     expected = len(examples.tags) if examples.tags is not None else len(examples)
@@ -133,8 +134,8 @@ def _flat(scores: Sequence[np.ndarray] | np.ndarray | None) -> tuple[np.ndarray 
 def score_predictions(
     predictions: Predictions, metrics: Sequence[str] | None = None, repetitions: int = REPETITIONS, seed: int = 0
 ) -> dict[str, Score]:
-    """Return metrics of predictions by name, each with its interval. The default is the task's metrics.
-    Raises UserError if the gold is hidden, or if a metric does not apply to the task.
+    """Return the scores of predictions, each with its interval, keyed by metric. `metrics` defaults to the
+    task's metrics. Raises UserError if the gold is hidden, or if a metric does not apply to the task.
     """
     if not predictions.labelled:
         raise UserError(
@@ -157,9 +158,9 @@ def _metric(name: str, task: Task) -> TaskMetric:
 
 
 def tune_threshold(predictions: Predictions) -> Predictions:
-    """Return the predictions with a no-answer threshold tuned on them. They must have gold and `scores`, and
-    be those of a `span` task with `no_answer`. The threshold maximises exact match if the task lists this
-    metric first, otherwise token F1.
+    """Return the predictions of a `span` task with a no-answer threshold tuned on them. The threshold
+    maximises exact match if that is the task's first metric, otherwise token F1. The task must have
+    `no_answer`, and the predictions must have gold and `scores`.
     """
     outcomes = predictions.outcomes
     assert outcomes.references is not None
@@ -174,9 +175,9 @@ def tune_threshold(predictions: Predictions) -> Predictions:
 def compare_predictions(
     a: Predictions, b: Predictions, metric: str | None = None, repetitions: int = REPETITIONS, seed: int = 0
 ) -> Difference:
-    """Return the difference in a metric, `b` minus `a`, between two runs on the same examples. The default is
-    the task's first metric. Raises UserError if the runs did not predict the same examples in the same order,
-    if the gold is hidden, or if the metric does not apply to the task.
+    """Return the difference in a metric, `b` minus `a`, between two runs on the same examples. `metric`
+    defaults to the task's first metric. Raises UserError if the runs did not predict the same examples in the
+    same order, if the gold is hidden, or if the metric does not apply to the task.
     """
     if (a.task.name, a.split, a.ids) != (b.task.name, b.split, b.ids):
         first, second = (f"{p.task.name} {p.split} ({len(p):,})" for p in (a, b))
@@ -210,8 +211,8 @@ def write_predictions(predictions: Predictions, path: Location) -> None:
 
 
 def write_rows(predictions: Predictions, path: Location) -> None:
-    """Write predictions, after the threshold is applied, as JSON lines: {id, prediction} and, if there are
-    scores, `score`. The write is atomic.
+    """Write predictions, with the threshold applied, as JSON lines with the fields `id`, `prediction` and, if
+    there are scores, `score`. The write is atomic.
     """
     decided = replace(predictions, outcomes=predictions.decided)
     columns = {name: column for name, column in _columns(decided).items() if name in ("id", "prediction", "score")}

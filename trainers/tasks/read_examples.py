@@ -70,8 +70,8 @@ def _row_sets(files: SplitFiles, labelled: bool) -> tuple[list[RowSet], tuple[Fi
 
 
 def _texts(rows: RowSet, layout: Layout, *roles: str, strip: bool = True) -> tuple[pa.Array, ...]:
-    """Return the texts of those `roles` that the layout has. Texts that offsets refer to must not be
-    stripped.
+    """Return the texts of those `roles` that the layout has. Use `strip=False` for texts that offsets refer
+    to.
     """
     return tuple(_text(rows, layout.roles[role], role, strip) for role in roles if role in layout.roles)
 

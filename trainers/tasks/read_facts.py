@@ -48,9 +48,9 @@ class FactSet:
 def read_facts(task: Task, split: str, data: Location | None) -> FactSet:
     """Read the facts of a split and the statements of its relations. Statements in which the object comes
     before the subject are left out, because models that read from left to right must know the subject first.
-    So are relations with a single object or without usable statements.
+    Relations that have only one object or no usable statement are left out too.
 
-    Raises UserError for missing files, relations that `relations.jsonl` lacks, and invalid statements, and if
+    Raises UserError for missing files, invalid statements and relations that `relations.jsonl` lacks, and if
     no relation is left.
     """
     examples = read_examples(task, split, data)
@@ -101,8 +101,8 @@ def _statements(folder: Location) -> RowSet:
 
 
 def _parse(text: object, where: str) -> tuple[str, str]:
-    """Return the text of a statement before its object and the text after it, which is empty if it has no
-    words.
+    """Return the text before the object of a statement and the text after it. The latter is empty if it
+    contains no words.
     """
     if not isinstance(text, str) or text.count(_SUBJECT) != 1 or text.count(_OBJECT) != 1:
         raise UserError(f"{where}: got {text!r}, expected a statement with one [X] and one [Y]; correct it")

@@ -11,9 +11,9 @@ from trainers.tasks.task_files import SplitFiles, decode, read_content
 
 
 def read_rows(files: SplitFiles) -> tuple[list[RowSet], tuple[FileRecord, ...]]:
-    """Return the rows that fit the layout's `where`, one RowSet per file that has such rows, and the files'
-    records. Parallel files form a single RowSet, and so do documents. Raises UserError for a file that cannot
-    be read, and if no row is left.
+    """Read the files of a split. Returns the rows that fit the layout's `where`, as one RowSet per file that
+    has such rows, and the records of all files. Parallel files form a single RowSet, and so do files in the
+    format `documents`. Raises UserError for a file that cannot be read, and if no row is left.
     """
     layout = files.layout
     contents = [read_content(path) for path in files.paths]

@@ -31,8 +31,9 @@ class SuiteScore:
 
 
 def suite_score(suite: Suite, values: Mapping[tuple[str, str], Mapping[str, float]]) -> SuiteScore:
-    """Return the score of a fine-tuning suite. `values` maps each (task, split) that was scored to {metric:
-    value}. A column's score is the mean of its task's metrics, as in GLUE and SuperGLUE (Wang et al., 2019).
+    """Return the score of a fine-tuning suite: the mean over its columns that were scored. A column's score
+    is the mean of its task's metrics, as in GLUE and SuperGLUE (Wang et al., 2019). `values` maps each scored
+    (task, split) to {metric: value}.
     """
     columns: dict[str, float | None] = {}
     for column in suite.columns:

@@ -132,7 +132,7 @@ def _match(root: Location, pattern: str) -> tuple[Location, ...]:
 
 
 def read_content(path: Location) -> tuple[bytes, FileRecord]:
-    """Return the bytes of a file, decompressed if they are gzip, and the record of the file as stored. Raises
+    """Return the content of a file, decompressed if it is gzip, and the record of the file as stored. Raises
     UserError for a directory and for damaged gzip data.
     """
     try:

@@ -111,9 +111,7 @@ def _words(task: Task, templates: Templates) -> list[str]:
 
 
 def _rounded(value: float, step: float) -> str:
-    """Return the text of a number rounded to the nearest multiple of `step` (Raffel et al., 2020, section
-    2.4).
-    """
+    """Return a number as text, rounded to the nearest multiple of `step` (Raffel et al., 2020, section 2.4)."""
     decimals = len(f"{step:.10g}".partition(".")[2])
     return f"{round(value / step) * step:.{decimals}f}"
 

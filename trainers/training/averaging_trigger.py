@@ -9,9 +9,9 @@ from trainers.runs.checkpoint import Averaging
 
 
 def is_non_monotone(losses: Sequence[float], loss: float, interval: int) -> bool:
-    """Return whether the validation loss `loss` exceeds the minimum of all but the last `interval` of the
-    earlier `losses`, given in order (Merity et al., 2017, algorithm 1). False if there are at most `interval`
-    earlier losses.
+    """Return whether the validation loss `loss` exceeds the lowest of the earlier `losses` (oldest first),
+    ignoring the last `interval` of them (Merity et al., 2017, algorithm 1). False if there are at most
+    `interval` earlier losses.
     """
     return len(losses) > interval and loss > min(losses[:-interval])
 
@@ -40,8 +40,8 @@ class AveragingTrigger:
             self._engine.begin_averaging(state.averaged)
 
     def observe(self, loss: float) -> bool:
-        """Take the loss of a validation, and begin averaging if it is due. Returns whether averaging begins.
-        Every worker must call this.
+        """Take a validation loss, and begin averaging if it is due. Returns whether averaging begins. Every
+        worker must call this.
         """
         if self._engine.averaged is not None:
             return False

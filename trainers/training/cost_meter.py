@@ -24,12 +24,12 @@ class CostMeter:
 
     @property
     def sources(self) -> str:
-        """The names of the energy meters in use, for the `start` event; empty if there are none."""
+        """The names of the energy meters in use, joined by `and`, or an empty string if there are none."""
         return " and ".join(self._meter.sources) if self._meter is not None else ""
 
     def fields(self, flops: np.ndarray) -> dict[str, Any]:
-        """Return the fields of a step event: the operations by term, from `flops` [terms], and the joules
-        since the last call, or None if energy is not measured.
+        """Return fields of a step event: the operations by term (`flops`, [terms]) and the joules since
+        energy was last read, or None if it is not measured.
         """
         return {"flops": dict(zip(TERMS, flops.tolist(), strict=True)), "joules": self._joules()}
 

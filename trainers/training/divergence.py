@@ -14,7 +14,7 @@ class DivergedError(UserError):
 
 
 def remedy(run: Path, step: int, fine_tunes: bool) -> str:
-    """Return advice for a run in which the loss or gradients of the last steps, up to `step`, are not finite."""
+    """Return advice for the user of a run that diverged at step `step`."""
     if fine_tunes:
         return "Begin another run with a lower optimizer.learning_rate or a longer schedule.warmup_fraction"
     return (

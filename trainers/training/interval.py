@@ -18,8 +18,8 @@ class Interval:
         self.seconds, self._began = 1e-9, time.perf_counter()
 
     def add(self, totals: Totals, norm: float, rate: float, tokens: int, flops: np.ndarray) -> None:
-        """Add the sums of a step, its tokens and its operations by term. Keep its gradient norm and learning
-        rate.
+        """Add a step: its sums, tokens and operations by term, and the time since the previous step. Its
+        gradient norm and learning rate replace those of the previous step.
         """
         self.norm, self.rate = norm, rate
         self.sums += totals.sums

@@ -46,8 +46,8 @@ class Judge:
         return totals, {name: score.value for name, score in scores.items()}
 
     def compare(self, step: int, fields: Mapping[str, Any]) -> None:
-        """Compare the validation after `step` steps with the best so far. Every worker must call this, but
-        only the first worker's `fields` count.
+        """Compare the validation after `step` steps with the best so far, and set `improved` and `ended`.
+        Every worker must call this, but only the first worker's `fields` count.
         """
         if self._engine.rank == 0:
             value = -fields["loss"] if self.metric == "loss" else fields[self.metric]

@@ -44,11 +44,11 @@ class LostWorkerError(UserError):
 
 
 def launch(config: Job, corpus: JobCorpus, run: LocalPath, workers: int, show: Callable[[str], None]) -> None:
-    """Train with the resolved `config` until the run is finished or stopped. Under torchrun `workers` is
+    """Train with the resolved `config` until the run is finished or stopped. Under torchrun, `workers` is
     ignored.
 
-    Raises LostWorkerError if another worker is lost under torchrun; on Ray, only if workers are lost four
-    times in a row without a new checkpoint, or if no resources are left.
+    Under torchrun, raises LostWorkerError if another worker is lost. On Ray, raises it only if workers are
+    lost four times in a row without a new checkpoint, or if no resources are left.
     """
     refuse_known("torch", "ray", "pyarrow")
     require_libraries(config.sinks)
@@ -172,8 +172,8 @@ def _train_on_what_is_left(config: Job, run: LocalPath, workers: int, kind: str)
 
 
 def _fit(config: Job, run: LocalPath, workers: int, kind: str, each: int) -> str | None:
-    """Train on `workers` workers. Each has one GPU if `kind` is `GPU`, otherwise `each` CPUs. Returns None
-    when training has ended, or a line that says what was lost.
+    """Train on `workers` workers, each with one GPU if `kind` is `GPU`, otherwise with `each` CPUs. Returns
+    None if training has ended, or a line that says how it was interrupted.
     """
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
@@ -223,7 +223,8 @@ def _work(arguments: dict[str, Any]) -> None:
 
 def _loss(error: Exception) -> str:
     """Return a line that says how training on Ray was interrupted: workers or their controller were lost, or
-    workers could not be started. Any other error is raised again, a worker's UserError in place of Ray's.
+    workers could not be started. Any other error is raised again; if it wraps a worker's UserError, only that
+    is raised.
     """
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
     from ray.train import ControllerError, PreemptionError
@@ -253,8 +254,8 @@ def _loss(error: Exception) -> str:
 
 
 def _nodes(kind: str, answering: bool = False) -> list[int]:
-    """Return the number of CPUs or GPUs of each node that Ray lists as alive. With `answering`, only nodes
-    that run a task within a minute count, because Ray notices the loss of a node late.
+    """Return the number of CPUs or GPUs of each node that Ray lists as alive. With `answering`, count only
+    nodes that complete a task within a minute, because Ray notices the loss of a node late.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

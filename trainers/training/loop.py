@@ -181,7 +181,7 @@ class Training:
             self._finish()
 
     def _trained(self, began: float) -> Generator[tuple[int, Totals, float, float, int, float]]:
-        """Train the remaining steps. Yields after each step (steps done, totals of the step, gradient norm,
+        """Train the remaining steps. After each, yield (steps done, totals of the step, gradient norm,
         learning rate, tokens read by all workers, seconds spent waiting for data).
         """
         step, batches = self.start, self._batches(self.start)
@@ -217,7 +217,9 @@ class Training:
         self.progress.write("warning", step=step, micro_batch=self.micro_batch, message=message)
 
     def _keep(self, done: int, totals: Totals, interval: Interval) -> Interval:
-        """Log, validate and save if due after `done` steps. Returns the interval that the next step adds to."""
+        """Log, validate and save, each only if due after `done` steps. Returns the interval that the next
+        step adds to.
+        """
         self._check()
         last = done == self.steps
         if done % self.config.log_every == 0 or last or totals.stops:

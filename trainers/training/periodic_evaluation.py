@@ -85,7 +85,9 @@ class PeriodicEvaluator:
         return True
 
     def close(self) -> None:
-        """End the running evaluation, if there is one. A resumed run evaluates its newest due checkpoint."""
+        """Stop the running evaluation, if there is one. A resumed run starts it afresh, unless a newer
+        checkpoint is due.
+        """
         if self._process is not None:
             self._process.terminate()
             self._process.wait()

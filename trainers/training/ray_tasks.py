@@ -43,14 +43,14 @@ class RayTasks:
         self._ray = ray
 
     def submit(self, *arguments: Any) -> Any:
-        """Submit a call, and return its reference at once. The call starts when enough CPUs and GPUs are
-        free.
+        """Submit a call of `work` with `arguments`, and return its reference at once. The call starts when
+        enough CPUs and GPUs are free.
         """
         return self._remote.remote(*arguments)
 
     def wait(self, references: Sequence[Any], seconds: float) -> list[FinishedTask]:
-        """Wait until one of the tasks has ended, for at most `seconds`. Returns that task in a list, which is
-        empty after a timeout. An error that `work` raised is raised again.
+        """Wait up to `seconds` for one of the tasks to end. Returns a list that contains this task, or an
+        empty list after a timeout. An error that `work` raised is raised again.
         """
         ended, _ = self._ray.wait(list(references), num_returns=1, timeout=seconds)
         return [self._finished(reference) for reference in ended]
@@ -78,8 +78,8 @@ class RayTasks:
 
 @contextmanager
 def ray_tasks(work: Callable[..., Any], cpus: float, gpus: float) -> Iterator[RayTasks]:
-    """Run the block with a Ray cluster, which is joined or started if necessary (`start_ray`). Raises
-    UserError if no node has enough CPUs and GPUs for a task.
+    """Yield a `RayTasks` that runs calls of `work` on a Ray cluster, which is joined or started if necessary
+    (`start_ray`). Raises UserError if no node has enough CPUs and GPUs for a task.
     """
     import ray
 
@@ -132,10 +132,10 @@ def start_ray() -> None:
 
 
 def lean_trainer() -> Any:
-    """Return a subclass of Ray Train's DataParallelTrainer that does not start three helper processes, which
-    training does not need: those for data sets, for cleaning up placement groups and for autoscaling. Each
-    would load Ray Train before the workers start. If a version of Ray names the helpers' callbacks and
-    methods differently, the helpers start as usual.
+    """Return a subclass of Ray Train's DataParallelTrainer that does not start the helper processes for data
+    sets, for cleaning up placement groups and for autoscaling. Training does not need them, and each would
+    load Ray Train before the workers start. If a version of Ray names the helpers' callbacks and methods
+    differently, the helpers start as usual.
     """
     from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
@@ -161,9 +161,9 @@ def lean_trainer() -> Any:
 
 
 def rank_variables() -> Any:
-    """Return a configuration of Ray Train that sets torchrun's environment variables in each worker.
+    """Return a backend configuration for Ray Train that sets torchrun's environment variables in each worker.
 
-    Ray's own TorchConfig would load torch in Ray Train's controller and in the driver.
+    It replaces Ray's own TorchConfig, which would load torch in Ray Train's controller and in the driver.
     """
     from ray.train.backend import Backend, BackendConfig
 
@@ -211,8 +211,8 @@ def _set_rank_variables(address: str, port: int) -> None:
 
 
 def interface_of(address: str) -> str | None:
-    """Return the network interface of this machine that has the IPv4 address `address`, or None if no
-    interface has it.
+    """Return the name of this machine's network interface with the IPv4 address `address`, or None if there
+    is none.
     """
     import fcntl
 

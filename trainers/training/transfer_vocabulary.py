@@ -20,7 +20,7 @@ _MORE = 64  # tokens that are added to find the parameters whose shape depends o
 def transfer_vocabulary(
     weights: Mapping[str, Any], model: Model, specials: dict[str, int], theirs: Definition, ours: Definition
 ) -> dict[str, Any]:
-    """Return the parent's `weights`, {parameter name: tensor}, for the resolved `model`. The tables with a
+    """Return the parent's `weights`, {parameter name: tensor}, adapted to the resolved `model`: tables with a
     row per token are rewritten from the parent's vocabulary `theirs` to the vocabulary `ours`.
     """
     rows = parent_rows(theirs, ours)
@@ -48,9 +48,9 @@ def vocabulary_tables(model: Model, specials: dict[str, int]) -> frozenset[str]:
 
 
 def parent_rows(theirs: Definition, ours: Definition) -> list[list[int]]:
-    """Return, for each id of the vocabulary `ours`, the ids of `theirs` whose rows are averaged for its
-    initial row. The list is empty for an unused id, and for a special token without a counterpart in
-    `theirs`. Both vocabularies must be byte-level (`Definition.keeps_bytes`).
+    """Return, for each id of the vocabulary `ours`, the ids of `theirs` whose rows are averaged to initialise
+    its row. The list is empty for an unused id, and for a special token without a counterpart in `theirs`.
+    Both vocabularies must be byte-level (`Definition.keeps_bytes`).
     """
     special = set(theirs.specials.values())
     known = {theirs.token_bytes(number): number for number in theirs.tokens if number not in special}

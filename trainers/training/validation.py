@@ -23,7 +23,7 @@ class Validator:
 
     def measure(self) -> dict[str, Any] | None:
         """Return the fields of a validation event, or None if there are no held-out targets. The task metrics
-        are in the field `scores`, on the first worker only. If the weights are averaged, their averages are
+        are in the field `scores`, on the first worker only. If the run averages its weights, the averages are
         measured. Every worker must call this.
         """
         if not self._held_out.sources:

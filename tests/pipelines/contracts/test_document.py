@@ -50,7 +50,9 @@ def test_printed_ids_parse_back(source, path, record):
     assert parse_id(format_id(source, path, record)) == (source, path, record)
 
 
-@pytest.mark.parametrize("printed", ["", "web", "web/#3", "/a#3", "web/a", "web/a#", "web/a#x", "web/a#-1", "web/a#" + "1" * 5000])
+@pytest.mark.parametrize(
+    "printed", ["", "web", "web/#3", "/a#3", "web/a", "web/a#", "web/a#x", "web/a#-1", "web/a#" + "1" * 5000]
+)
 def test_other_strings_are_no_ids(printed):
     with pytest.raises(UserError, match="expected source/path#record"):
         parse_id(printed)

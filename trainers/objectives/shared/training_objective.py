@@ -158,8 +158,8 @@ class TrainingObjective(Protocol):
 
     @property
     def exchanges(self) -> int:
-        """The number of ways in which packing pairs first parts with second parts from other documents, for
-        rows of sentence pairs.
+        """The number of different pairings of first and second parts that packing prepares for sentence
+        pairs. If 0, every first part keeps its own second part.
         """
         return 0
 

@@ -62,8 +62,8 @@ def word_marks(definition: Definition) -> np.ndarray:
 
 
 def text_of(definition: Definition, token_id: int) -> bytes:
-    """Return the UTF-8 bytes of a token's text, including word marks such as `▁` and `##`. For a byte token
-    such as `<0x0A>`, this is the byte.
+    """Return the UTF-8 bytes of a token's text, including word marks such as `▁` and `##`. A byte-fallback
+    token such as `<0x0A>` has the one byte that it names.
     """
     if definition.data["model"].get("byte_fallback") and (byte := _BYTE.fullmatch(definition.tokens[token_id])):
         return bytes([int(byte[1], 16)])

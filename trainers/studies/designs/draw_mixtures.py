@@ -29,7 +29,9 @@ def draw_mixtures(design: MixtureDesign, prior: np.ndarray, constraints: Mixture
 
 
 def _dirichlet(design: Swarm, prior: np.ndarray, constraints: MixtureConstraints) -> Iterator[np.ndarray]:
-    """Yield mixtures [domains] with random shares of the free domains; fixed domains keep their share."""
+    """Yield mixtures [domains]: the shares of the free domains are drawn from Dirichlet distributions around
+    the prior, and fixed domains keep their share.
+    """
     generator, number = np.random.default_rng(design.seed), 0
     free = constraints.upper > constraints.lower
     left = 1 - constraints.lower[~free].sum()
@@ -97,8 +99,8 @@ def _is_near(mixture: np.ndarray, others: np.ndarray, distance: float) -> bool:
 
 
 def _centroids(constraints: MixtureConstraints) -> np.ndarray:
-    """Return the corners of the simplex, the midpoints of pairs of corners, and the centre, [mixtures,
-    domains], each moved to the nearest mixture within the limits.
+    """Return mixtures [mixtures, domains]: the corners of the simplex, the midpoints between two corners, and
+    the centre, each moved to the nearest mixture within the limits. Duplicates are removed.
     """
     _require_room(constraints)
     corners = np.eye(len(constraints.domains))
@@ -121,8 +123,8 @@ def _require_room(constraints: MixtureConstraints) -> None:
 
 
 def _rounded(mixture: np.ndarray) -> np.ndarray:
-    """Return `mixture` rounded to six digits. The largest share absorbs the rounding error, so the sum is
-    1.
+    """Return `mixture` rounded to six decimal places. The largest share absorbs the rounding error, so the
+    sum is 1.
     """
     rounded = np.round(mixture, _DIGITS)
     largest = int(rounded.argmax())

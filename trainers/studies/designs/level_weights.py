@@ -26,8 +26,8 @@ def leaf_weights(weights: Mapping[str, float], tokens: Mapping[str, int], sectio
 
 
 def leaf_caps(caps: Mapping[str, float], tokens: Mapping[str, int], section: str) -> dict[str, float]:
-    """Return the cap of each leaf that `caps` covers: the cap of its own name or of the nearest level above.
-    A name without leaves keeps its cap.
+    """Return the cap of each leaf that `caps` covers: the cap given for the leaf itself or, if there is none,
+    for the nearest level above. A name without leaves keeps its cap.
     """
     owned = assign_leaves(caps, tokens, section)
     return {leaf: caps[name] for name, leaves in owned.items() for leaf in leaves or [name]}

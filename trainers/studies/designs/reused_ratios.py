@@ -31,16 +31,17 @@ class ReusedRatios:
         return dict(sorted((others | {name: shares[VIRTUAL] * its for name, its in self.ratios.items()}).items()))
 
     def collapse(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Return `values` by domain, with the virtual domain in place of the kept domains. Its value is the
-        sum of theirs.
+        """Return `values` with the virtual domain in place of the kept domains. Its value is the sum of
+        theirs.
         """
         kept = sum(values.get(name, 0.0) for name in self.ratios)
         others = {name: value for name, value in values.items() if name not in self.ratios and name != VIRTUAL}
         return dict(sorted((others | {VIRTUAL: kept + values.get(VIRTUAL, 0.0)}).items()))
 
     def settings(self, settings: ProposalSettings) -> ProposalSettings:
-        """Convert `settings`, which name the real domains, to settings for the virtual domain and the domains
-        that are not kept. `settings.tokens` must be set.
+        """Convert settings for the real domains to settings for the virtual domain and the domains that are
+        not kept. `settings.tokens` must be set. Floors, fixed shares and caps may also name the virtual
+        domain.
 
         Raises ConfigError for settings that do not fit the kept ratios.
         """

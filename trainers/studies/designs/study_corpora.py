@@ -75,7 +75,9 @@ class OpenCorpora:
         self._built: dict[str, bool] = {}
 
     def has(self, variant: CorpusVariant | None) -> bool:
-        """Return whether the corpus of `variant` was built when this was first asked. Always True for None."""
+        """Return whether the corpus of `variant` was built at the first call for it; later calls repeat the
+        answer. Always True for None.
+        """
         if variant is None:
             return True
         if variant.key not in self._built:

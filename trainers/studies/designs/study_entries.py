@@ -36,8 +36,8 @@ class StudyEntry:
 
 
 def study_entries(study: Study) -> dict[str, StudyEntry]:
-    """Return the entries of a list or grid design by name, the baseline first. Other designs have no entries.
-    Raises ConfigError for an invalid entry.
+    """Return the entries of a list or grid design, keyed by name, with the baseline first; empty for other
+    designs. Raises ConfigError for an invalid entry.
     """
     bases: dict[str, Pretraining] = {}
     variants: dict[str, CorpusVariant] = {}
@@ -97,14 +97,14 @@ def recipe_of(study: Study, name: str) -> Pretraining:
 
 
 def job_with(job: Pretraining, settings: Mapping[str, Any], where: str) -> Pretraining:
-    """Return `job` with its fields changed as `settings` say. Raises ConfigError if the result is invalid."""
+    """Return `job` with `settings` applied. Raises ConfigError if the result is invalid."""
     return parse(Pretraining, override(plain(job), _assignments(settings)), where) if settings else job
 
 
 def share_read(study: Study, tokens: int) -> float:
-    """Return the share of each domain's sequences that a run of `tokens` tokens may read. In a run that is
-    shorter than the target, a given weight then means the same number of epochs as in the target. 1 if
-    `proxies.matched` is off or the study has no target.
+    """Return the share of each domain's sequences that a run of `tokens` tokens may read: `tokens` divided by
+    the target's tokens, at most 1, so that a weight means as many epochs in the run as in the target. Returns
+    1 if `proxies.matched` is off or the study has no target.
     """
     return min(1.0, tokens / study.target.tokens) if study.target and study.proxies.matched else 1.0
 

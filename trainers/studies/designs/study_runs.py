@@ -65,7 +65,7 @@ class OpenStudy:
         return tuple(self.shares_of(dict.fromkeys(self.leaves, 0.0)))
 
     def shares_of(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Convert `values`, given by leaf domain, to values by the domains that the study varies."""
+        """Convert values keyed by leaf domain to values keyed by the domains that the study varies."""
         return self.reused.collapse(values) if self.reused else {n: values.get(n, 0.0) for n in self.leaves}
 
     def tokens_of(self, name: str) -> int:
@@ -79,7 +79,9 @@ class OpenStudy:
 
     @cached_property
     def constraints(self) -> MixtureConstraints:
-        """The constraints on proposed mixtures, which also limit the mixtures that a design draws."""
+        """The constraints that mixtures must satisfy, both those that a design draws and those that are
+        proposed.
+        """
         its = self.settings
         return build_constraints(self.domains, its.floors, its.fixed, its.tokens, its.target_tokens, its.epoch_caps)
 
@@ -110,8 +112,8 @@ class OpenStudy:
 
     @property
     def anchors(self) -> tuple[StudyRun, ...]:
-        """The runs that train on the prior, which differ only in their seeds. Empty unless the design is a
-        mixture design.
+        """In a mixture design, the runs that train on the prior and differ only in their seeds; otherwise
+        empty.
         """
         if not self.study.has_mixtures:
             return ()
@@ -126,8 +128,8 @@ class OpenStudy:
 
     @cached_property
     def doremi(self) -> tuple[StudyRun, ...]:
-        """The two runs of DoReMi, if the study uses it: the reference run, which trains on the prior, and
-        then the run with group DRO.
+        """The two runs of DoReMi: the reference run, which trains on the prior, then the run with group DRO.
+        Empty if the study does not use DoReMi.
         """
         its, first = self.study.doremi, self.study.proxies.seed
         if its is None:
@@ -144,7 +146,7 @@ class OpenStudy:
         return self._run(entry, weights, seed, self.study.proxies.tokens, {})
 
     def candidate(self, name: str, weights: Mapping[str, float], seed: int) -> StudyRun:
-        """Return the confirmation run of the candidate `name` with the mixture `weights`, by domain. The
+        """Return the confirmation run of the candidate `name` on the mixture `weights`, keyed by domain. The
         study must have a `confirmation`.
         """
         confirmation = self.study.confirmation
@@ -152,8 +154,8 @@ class OpenStudy:
         return self._run(name, weights, seed, confirmation.tokens, confirmation.settings)
 
     def share_read(self, tokens: int) -> float:
-        """Return the share of each domain's sequences that a run of `tokens` tokens may read
-        (`study_entries.share_read`).
+        """Return the share of each domain's sequences that a run of `tokens` tokens may read. For the rule,
+        see `study_entries.share_read`.
         """
         return share_read(self.study, tokens)
 
@@ -238,16 +240,16 @@ class OpenStudy:
         require_levels(section, weights, self.corpus)
 
     def leaf_shares(self, section: str, weights: Mapping[str, float]) -> dict[str, float]:
-        """Convert `weights`, which may name domains at any level, to the shares of all leaf domains, which
-        sum to 1. The names must be domains of the corpus (`require_domains`).
+        """Convert `weights`, keyed by domains at any level, to shares of all leaf domains, which sum to 1.
+        Check the names with `require_domains` first.
         """
         its, total = leaf_weights(weights, _sizes(self.corpus), section), sum(weights.values())
         return {name: its.get(name, 0.0) / total for name in self.leaves}
 
 
 def open_study(study: Study) -> OpenStudy:
-    """Open the corpora of a study and check that its settings fit them. Raises UserError if they do not, or
-    if no corpus that the study builds is built yet.
+    """Return the study with its corpora open. Raises UserError if its settings do not fit them, or if the
+    study builds its corpora and none is built yet.
     """
     entries, corpora = study_entries(study), OpenCorpora()
     base = recipe_of(study, study.recipe)

@@ -31,8 +31,9 @@ class Agreement:
 
 
 def agreement(measured: np.ndarray, predicted: np.ndarray, repetitions: int = 500, seed: int = 0) -> Agreement:
-    """Return the agreement of `measured` and `predicted`, each [mixtures], for two or more mixtures. The
-    interval is computed from `repetitions` bootstrap draws.
+    """Return how well `predicted` agrees with `measured`, both [mixtures], for at least two mixtures. The
+    interval of the rank correlation comes from `repetitions` bootstrap draws; without draws, its ends are
+    NaN.
     """
     low = high = float("nan")
     if repetitions:
@@ -59,8 +60,8 @@ def spearman(measured: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def _ranks(codes: np.ndarray) -> np.ndarray:
-    """Return the rank of each value; equal values get the mean of their ranks. `codes` are small integers in
-    the order of the values.
+    """Return the rank of each value; equal values get the mean of their ranks. `codes` number the distinct
+    values from 0 in ascending order.
     """
     counts = np.bincount(codes)
     return (np.cumsum(counts) - (counts - 1) / 2)[codes]

@@ -89,8 +89,8 @@ class FittedTrees:
         return self.centre + self.spread * np.asarray(self._booster.predict(ratios, num_threads=1))
 
     def gradient(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the slope of the metric with respect to each domain's share, [mixtures, domains], measured
-        over two percentage points.
+        """Return the slope of the metric with respect to each domain's share, [mixtures, domains]: a central
+        difference over two percentage points.
         """
         columns = []
         for step in _STEP * np.eye(ratios.shape[1]):

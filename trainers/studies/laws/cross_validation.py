@@ -45,8 +45,8 @@ class LearningCurve:
 
     @property
     def last_gain(self) -> float | None:
-        """How much higher the correlation is at the last point than at the earlier point whose number of runs
-        is closest to half that of the last point. None if the curve has fewer than two points.
+        """The gain in correlation from about half the runs (the nearest earlier point) to the last point.
+        None if the curve has fewer than two points.
         """
         if len(self.points) < 2:
             return None
@@ -62,8 +62,8 @@ class LearningCurve:
 def cross_validate(
     laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, seed: int = 0
 ) -> CrossValidation:
-    """Cross-validate the choice and the fit of a law in ten folds, or in one fold per measured run if there
-    are fewer than ten.
+    """Return the cross-validation of both the choice of a law and its fit, in ten folds, or one fold per
+    measured run if there are fewer than ten.
 
     `ratios` is [runs, domains], followed by the size columns for laws with sizes (`SizedLaw`); `values` and
     `censored` (bool) are [runs].
@@ -80,7 +80,7 @@ def cross_validate(
 
 
 def choose_law(laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, seed: int = 0) -> Law:
-    """Return the law with the smallest cross-validated median absolute error. The arrays are those of
+    """Return the law with the smallest cross-validated median absolute error. The arrays are as in
     `cross_validate`.
     """
     return laws[0] if len(laws) == 1 else _choose(laws, ratios, values, censored, seed)[0]
@@ -118,8 +118,8 @@ def learning_curve(
     validation: CrossValidation,
     seed: int = 0,
 ) -> LearningCurve:
-    """Return the learning curve of `law`. The law is fitted to random quarters, halves and three quarters of
-    the runs and scored on the other runs; fractions that leave too few runs for either are skipped. The last
+    """Return the learning curve of `law`, which is fitted to random subsets of 25, 50 and 75 % of the runs
+    and scored on the other runs. Fractions that leave too few runs to fit or to score are skipped. The last
     point comes from `validation`, whose fits use about nine tenths of the runs.
     """
     generator, runs, points = np.random.default_rng(seed), len(values), []

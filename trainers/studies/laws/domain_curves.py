@@ -13,10 +13,11 @@ _POINTS = 21  # of each curve
 @single_threaded()
 def domain_curves(laws: LawSet, runs: np.ndarray, centre: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
     """Return a curve for each domain whose share differs between runs: how the predicted metrics change with
-    its share, while the other domains keep their proportions in the mixture `centre` [domains].
+    its share, while the other domains keep their proportions in the mixture `centre` [domains]. A domain that
+    is all of `centre` has no curve.
 
     The curve spans the range of the domain's shares in `runs` [runs, domains]. `mean` is the mean of the
-    metrics weighted by `weights` [metrics], which must sum to 1; `low` and `high` bound its 95 % bootstrap
+    `metrics` weighted by `weights` [metrics], which must sum to 1; `low` and `high` bound its 95 % bootstrap
     interval, and are None without bootstrap draws. All values except `shares` are differences from the values
     at `centre`.
     """
@@ -48,8 +49,8 @@ def domain_curves(laws: LawSet, runs: np.ndarray, centre: np.ndarray, weights: n
 
 
 def _line(centre: np.ndarray, domain: int, shares: np.ndarray) -> np.ndarray:
-    """Return the mixtures [shares, domains] in which `domain` has each of `shares` and the other domains
-    divide the rest in the proportions of `centre`.
+    """Return a mixture for each of `shares`, [shares, domains]: `domain` gets that share, and the other
+    domains divide the rest in the proportions of `centre`.
     """
     mixtures = centre[None] * ((1 - shares) / (1 - centre[domain]))[:, None]
     mixtures[:, domain] = shares

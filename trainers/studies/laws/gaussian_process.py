@@ -30,7 +30,9 @@ class GaussianProcess:
         """Do nothing: this law needs no optional library."""
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedProcess":
-        """Return the law fitted to `values` [runs]. If `start` is a Gaussian process, its kernel is kept."""
+        """Return the law fitted to `values` [runs]. If `start` is a fitted Gaussian process, its s, l, a and
+        n are kept.
+        """
         from scipy.linalg import cho_factor, cho_solve
         from scipy.optimize import minimize
 
@@ -86,7 +88,9 @@ class FittedProcess:
         return self.spread * (inner + slope * (self.coefficients @ self.runs))
 
     def parameters(self) -> dict[str, float | list[float]]:
-        """Return s, l, a and n by name. They apply to metric values scaled to mean 0 and variance 1."""
+        """Return the kernel's s, l and a and the noise's n by name, for metric values scaled to mean 0 and
+        variance 1.
+        """
         return dict(zip(("s", "l", "a", "n"), np.exp(self.logarithms).tolist(), strict=True))
 
     def _kernels(self, ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -109,8 +113,8 @@ def _covariance(logarithms: np.ndarray, distances: np.ndarray, products: np.ndar
 def _evidence(
     logarithms: np.ndarray, distances: np.ndarray, products: np.ndarray, values: np.ndarray
 ) -> tuple[float, np.ndarray]:
-    """Return the negative log marginal likelihood, up to a constant, and its gradient (Rasmussen and
-    Williams, equations 5.8 and 5.9).
+    """Return the negative log marginal likelihood, up to a constant, and its gradient with respect to
+    `logarithms` (Rasmussen and Williams, equations 5.8 and 5.9).
     """
     from scipy.linalg import cho_factor, cho_solve
 

@@ -36,8 +36,8 @@ class LawSet:
         return all(law.is_smooth for law in self.laws)
 
     def predict(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the mean of the predicted metrics of each mixture, [mixtures], weighted by `weights`
-        [metrics], which must sum to 1.
+        """Return the weighted mean of each mixture's predicted metrics, [mixtures]. `weights` [metrics] must
+        sum to 1.
         """
         return _weighted(self.laws, ratios, weights)
 
@@ -46,21 +46,21 @@ class LawSet:
         return np.sum([w * law.gradient(ratios) for w, law in zip(weights, self.laws, strict=True) if w], axis=0)
 
     def predict_resampled(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the weighted means of the metrics as predicted by the laws of each bootstrap draw, [draws,
+        """Return the same weighted means as `predict`, but from the laws of each bootstrap draw, [draws,
         mixtures].
         """
         return np.array([_weighted(laws, ratios, weights) for laws in self.resampled])
 
     def effects(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the change of each metric, [metrics, domains], when one percentage point is added to a
-        domain and taken from all domains, that one included, in proportion to their shares in the mixture
-        `ratios` [domains].
+        """Return the change of each metric, to first order, when the mixture `ratios` [domains] is replaced
+        by 99 % of it plus 1 % of one domain, for each domain: [metrics, domains].
         """
         return _effects(self.laws, ratios)
 
     def mean_effects(self, ratios: np.ndarray, weights: np.ndarray) -> dict[str, dict[str, float | None]]:
-        """Return, by domain, its effect (see `effects`) on the weighted mean of the metrics: `effect`, and
-        `low` and `high`, the ends of the 95 % interval. `weights` [metrics] must sum to 1.
+        """Return the effect of each domain (see `effects`) on the weighted mean of the metrics, keyed by
+        domain: `effect`, and the ends of its 95 % bootstrap interval, `low` and `high`, which are None
+        without draws. `weights` [metrics] must sum to 1.
         """
         best = weights @ _effects(self.laws, ratios)
         drawn = np.array([weights @ _effects(laws, ratios) for laws in self.resampled])
@@ -80,10 +80,10 @@ def fit_laws(
     draws: int = 200,
     seed: int = 0,
 ) -> LawSet:
-    """Fit each of `laws` [metrics] to its column of `values` [runs, metrics], and to `draws` bootstrap draws
-    of the runs. `ratios` has the mixtures of the runs, [runs, domains], followed by the size columns for laws
-    with sizes (`SizedLaw`). `censored`, bool [runs, metrics], marks missing values. For a law with sizes,
-    only its law of mixtures is returned, which holds at the size of the target.
+    """Fit each of `laws`, one per metric, to its column of `values` [runs, metrics], and again to each of
+    `draws` bootstrap draws of the runs. `ratios` holds the mixtures of the runs, [runs, domains], followed by
+    the size columns for laws with sizes (`SizedLaw`). `censored`, bool [runs, metrics], marks missing values.
+    Of a law with sizes, the result keeps only the law of mixtures, which predicts for the size of the target.
     """
     columns = [(law, values[:, m], censored[:, m]) for m, law in enumerate(laws)]
     fitted = tuple(fit_censored(law, ratios, column, missing) for law, column, missing in columns)

@@ -98,7 +98,7 @@ class FittedLogLinear:
         return excess[:, None] * np.where(np.isfinite(self.weights), self.weights, 0.0)
 
     def parameters(self) -> dict[str, float | list[float]]:
-        """Return `offset` and `weights` by name. Weights of minus infinity, those of a constant metric,
+        """Return `offset` and `weights` by name. The weights of a constant metric, which are minus infinity,
         become -1e300.
         """
         return {"offset": self.offset, "weights": np.where(np.isfinite(self.weights), self.weights, -1e300).tolist()}

@@ -22,8 +22,8 @@ class Polynomial:
     degree: int
 
     def minimum_runs(self, domains: int) -> int:
-        """Return the smallest number of runs that a fit needs. It suffices even for a quadratic law, because
-        the ridge penalty determines the coefficients of the products.
+        """Return the smallest number of runs that a fit needs: one more than the number of domains. A
+        quadratic law needs no more, because the ridge penalty determines the coefficients of the products.
         """
         return domains + 1
 

@@ -36,7 +36,9 @@ class FittedLaw(Protocol):
         ...
 
     def gradient(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the derivatives of `predict` with respect to the share of each domain, [mixtures, domains]."""
+        """Return the derivatives of `predict` (or slopes, see `is_smooth`) with respect to each column of
+        `ratios`, [mixtures, columns].
+        """
         ...
 
     def parameters(self) -> dict[str, float | list[float]]:
@@ -70,8 +72,8 @@ class Law(Protocol):
 def fit_censored(
     law: Law, ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, start: FittedLaw | None = None
 ) -> FittedLaw:
-    """Return `law` fitted to `values` [runs], measured on the mixtures `ratios` [runs, domains]. The values
-    of runs that are `censored`, bool [runs], are not read.
+    """Return `law` fitted to `values` [runs], measured on the mixtures `ratios` [runs, domains]. `censored`,
+    bool [runs], marks the runs without a value; their entries in `values` are ignored.
 
     The law is first fitted to the measured runs. Then each censored run is assigned the worse of the law's
     prediction for it and the worst measured value, and the law is fitted again, until the predictions

@@ -45,8 +45,8 @@ class ScalingLaw:
 
     @property
     def model_share(self) -> float:
-        """The exponent b / (a + b) of the compute-optimal model size: N ~ C^(b / (a + b)) for compute C ~ N
-        D.
+        """The exponent with which the compute-optimal model size N grows with compute C: N ~ C^(b / (a + b)),
+        where C ~ N D. NaN if a + b is 0.
         """
         total = float(self.exponents.sum())
         return float(self.exponents[1]) / total if total else float("nan")
@@ -153,8 +153,8 @@ def _search(
 
 
 def _log_loss(x: np.ndarray, sizes: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return log L of each run, [runs], and its derivatives with respect to `x`, [runs, 5]. `sizes` and
-    `tokens` are logarithms.
+    """Return log L of each run, [runs], and its derivatives with respect to `x`, [runs, 5]. `x` holds log E,
+    log A, log B, a and b; `sizes` and `tokens` are logarithms.
     """
     terms = np.stack([np.full(len(sizes), x[0]), x[1] - x[3] * sizes, x[2] - x[4] * tokens], axis=1)
     highest = terms.max(axis=1)

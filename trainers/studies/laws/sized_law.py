@@ -34,8 +34,8 @@ class SizedLaw:
         return self.law.name
 
     def minimum_runs(self, domains: int) -> int:
-        """Return the smallest number of runs that the law of mixtures needs, plus two for each size.
-        `domains` includes the size columns.
+        """Return the smallest number of runs that a fit needs: as many as the law of mixtures, plus two for
+        each size. `domains` includes the size columns.
         """
         return self.law.minimum_runs(domains - self.sizes) + 2 * self.sizes
 

@@ -41,11 +41,11 @@ class PairedComparison:
 def compare_pairs(
     values: Mapping[str, Mapping[int, float | None]], baseline: str, level: float, margin: float
 ) -> list[PairedComparison]:
-    """Compare every entry of `values` with `baseline`. `values` maps each entry to its value for each seed,
-    None for a run without a value. Lower values are better.
+    """Compare every entry of `values` with `baseline`. `values` maps each entry to its values by seed; a run
+    without a value has None. Lower values are better.
 
-    Of each entry, the n differences (entry minus baseline) over the seeds for which both have a value are
-    judged. With mean m and standard deviation s, the interval of m is m ± t s / sqrt(n), where t is the
+    The verdict on an entry is based on the n differences (entry minus baseline) over the seeds for which both
+    have a value. With mean m and standard deviation s, the interval of m is m ± t s / sqrt(n), where t is the
     quantile at (1 + `level`) / 2 of Student's distribution with n - 1 degrees of freedom. An entry is better
     (worse) if the interval lies below (above) 0 and |m| is at least `margin`; otherwise it ties. With n < 2,
     its verdict is `open`.

@@ -69,8 +69,9 @@ class StudyScaling:
 
 
 def read_ladder(path: Path, metric: str | None = None, key: str | None = None) -> Ladder:
-    """Read a ladder from a CSV file of runs (`read_run_columns`) with the columns `parameters`, `tokens` and
-    one or more metrics. The column `key` names the runs.
+    """Read a ladder from a CSV file of runs with the columns `parameters`, `tokens` and one or more metrics.
+    `metric` chooses one of several metrics. `key` is the column that names the runs (for the default, see
+    `read_run_columns`).
 
     Raises ConfigError if a column is missing, if the file has several metrics and `metric` is not given, or
     if a value is invalid.
@@ -85,14 +86,14 @@ def read_ladder(path: Path, metric: str | None = None, key: str | None = None) -
     sizes, tokens, losses = (read.values[:, read.columns.index(name)] for name in (*_SIZES, others[0]))
     runs = next(iter(read.keys.values()))
     for run, *its in zip(runs, sizes, tokens, strict=True):
-        if not min(its) > 0:
+        if not all(value > 0 for value in its):
             raise ConfigError(f"{path}: {run}: parameters or tokens are missing or not above 0")
     return _ladder(others[0], runs, sizes, tokens, losses)
 
 
 def ladder_of(opened: OpenStudy, results: Mapping[str, RunResult]) -> Ladder:
-    """Return the ladder of a study's finished proxy runs, whose losses are weighted means of their metrics.
-    Raises UserError if no proxy run has finished.
+    """Return the ladder of a study's finished proxy runs. The loss of a run is the weighted mean of its
+    metrics. Raises UserError if no proxy run has finished.
     """
     runs = [run for run in opened.proxies if run.key in results and results[run.key].state == "finished"]
     if not runs:
@@ -115,8 +116,8 @@ def _ladder(
 
 
 def fit_ladder(ladder: Ladder, draws: int = 200, seed: int = 0) -> StudyScaling:
-    """Fit the scaling law to all runs. Then fit it again without the runs of the largest model, and predict
-    these runs. Raises ConfigError if the law cannot be fitted to all runs.
+    """Fit the scaling law to all runs. To test it, fit it again without the runs of the largest model, and
+    predict their losses. Raises ConfigError if the law cannot be fitted to all runs.
     """
     fit = fit_scaling(ladder.parameters, ladder.tokens, ladder.losses, draws, seed)
     largest = ladder.parameters == ladder.parameters.max()

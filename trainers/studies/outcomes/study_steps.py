@@ -40,8 +40,8 @@ class StudyFit:
 
 
 def require_mixtures(opened: OpenStudy, what: str) -> None:
-    """Raise UserError unless the study's design has mixtures. `what` completes the message "has no mixtures
-    to".
+    """Raise UserError unless the study's design has mixtures. `what` is the verb, such as "fit", that ends
+    the message "has no mixtures to …".
     """
     if not opened.study.has_mixtures:
         raise UserError(
@@ -58,8 +58,9 @@ def basis_of(opened: OpenStudy, table: RunTable) -> str:
 
 
 def fit_step(opened: OpenStudy, root: LocalPath, results: Mapping[str, RunResult]) -> StudyFit:
-    """Fit the laws, and write `ratios.csv`, `metrics.csv` and `fit.json` to `root`. Raises UserError if the
-    design has no mixtures or no run has finished, and ConfigError if there are too few runs for a law.
+    """Fit the laws, write `ratios.csv`, `metrics.csv` and `fit.json` to `root`, and return the fit. Raises
+    UserError if the design has no mixtures or no run has finished, and ConfigError if there are too few runs
+    for a law.
     """
     require_mixtures(opened, "fit")
     table = run_table(opened, results)
@@ -111,8 +112,8 @@ def _resampled(opened: OpenStudy, table: RunTable, laws: list[str]) -> LawSet:
 
 
 def doremi_mixture(opened: OpenStudy, root: LocalPath) -> dict[str, np.ndarray]:
-    """Return the mixture of DoReMi, [domains], under the key `doremi`. Empty if the study has no finished run
-    with group DRO.
+    """Return a dictionary that maps `doremi` to the mixture that DoReMi found, [domains]. It is empty if the
+    study has no finished run with group DRO.
     """
     if not opened.doremi:
         return {}
@@ -144,8 +145,8 @@ def propose_step(opened: OpenStudy, root: LocalPath, table: RunTable, laws: LawS
 
 
 def read_proposal(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
-    """Return the mixture in `proposal.yaml` by leaf domain. Raises UserError if there is no proposal or it
-    lacks `weights`, and ConfigError if it names a domain that the corpus lacks.
+    """Return the share of each leaf domain in the mixture in `proposal.yaml`. Raises UserError if there is no
+    proposal or it lacks `weights`, and ConfigError if it names a domain that the corpus lacks.
     """
     record = _load_proposal(root)
     opened.require_domains(PROPOSAL, record["weights"])

@@ -43,8 +43,8 @@ def measured_metrics(opened: OpenStudy, results: Mapping[str, RunResult]) -> tup
 
 
 def unmeasured_lines(opened: OpenStudy, results: Mapping[str, RunResult]) -> list[str]:
-    """Return one line that names the metrics for which no finished run has a value. Empty if all or none have
-    values.
+    """Return a list with one line that names the metrics for which no finished run has a value. The list is
+    empty if all metrics have values or none does.
     """
     there = measured_metrics(opened, results)
     missing = [name for name in opened.metrics if name not in there]
@@ -52,8 +52,8 @@ def unmeasured_lines(opened: OpenStudy, results: Mapping[str, RunResult]) -> lis
 
 
 def run_table(opened: OpenStudy, results: Mapping[str, RunResult]) -> RunTable:
-    """Return the table of the design's runs that finished or diverged. Values that a run lacks are NaN
-    (censored); a diverged run lacks all. Raises UserError if no run has finished.
+    """Return the table of the design's runs that finished or diverged. Missing values, among them all values
+    of diverged runs, are NaN (censored). Raises UserError if no run has finished.
     """
     rows = [run for run in opened.points if run.key in results and results[run.key].state != "failed"]
     if not any(results[run.key].state == "finished" for run in rows):
@@ -67,8 +67,8 @@ def run_table(opened: OpenStudy, results: Mapping[str, RunResult]) -> RunTable:
 
 
 def write_tables(table: RunTable, root: LocalPath) -> None:
-    """Write `ratios.csv` and `metrics.csv` to `root`, for `study fit --ratios --metrics`. Censored cells are
-    empty.
+    """Write `ratios.csv` and `metrics.csv` to `root`, in the form that `study fit --ratios --metrics` reads.
+    Censored cells are empty.
     """
     for name, columns, rows in ((RATIOS, table.domains, table.ratios), (METRICS, table.metrics, table.values)):
         text = io.StringIO()
@@ -80,8 +80,8 @@ def write_tables(table: RunTable, root: LocalPath) -> None:
 
 
 def metric_noise(opened: OpenStudy, results: Mapping[str, RunResult], table: RunTable) -> list[MetricNoise]:
-    """Return the noise and the signal of each metric. Noise is NaN if fewer than two finished anchors have
-    the metric.
+    """Return the noise and the signal of each metric. The noise is NaN if fewer than two finished anchors
+    have a value, and the signal is 0 if fewer than two runs in `table` have one.
     """
     finished = [results[r.key] for r in opened.anchors if r.key in results and results[r.key].state == "finished"]
     rows = []
@@ -96,8 +96,9 @@ def metric_noise(opened: OpenStudy, results: Mapping[str, RunResult], table: Run
 
 
 def missing_lines(runs: Sequence[StudyRun], results: Mapping[str, RunResult], censors: bool = True) -> list[str]:
-    """Return up to three lines: on the runs that diverged, on those that failed, and on those that have not
-    been trained. With `censors`, the text says that diverged runs count as no better than the worst.
+    """Return up to three lines that name the runs that diverged, those that failed, and those that have not
+    been trained. If `censors` is true, the text says that diverged runs count as no better than the worst;
+    otherwise, that they are left out.
     """
     lines = []
     for state, meaning in (

@@ -27,9 +27,9 @@ class DomainChart:
 
 
 def domain_charts(curves: Mapping[str, Any], shares: Sequence[tuple[str, Mapping[str, float]]]) -> list[DomainChart]:
-    """Return charts of at most 24 of the `curves` (`domain_curves`), beginning with the domains that change
-    the mean of the metrics most. `shares` holds pairs (name of a mixture, its shares by domain), which the
-    charts mark.
+    """Return charts of at most 24 of the `curves` (from `domain_curves`), beginning with those along which
+    the mean of the metrics varies most. `shares` holds the mixtures that the charts mark, as pairs (name,
+    shares by domain).
     """
     reach = {name: max(curve["mean"]) - min(curve["mean"]) for name, curve in curves.items()}
     chosen = sorted(curves, key=lambda name: -reach[name])[:_MOST]

@@ -30,8 +30,8 @@ class DomainShare:
 
 
 def share_bars(rows: Sequence[DomainShare]) -> Markup:
-    """Return a chart of all domains: the prior and the proposed share as bars, the range from `low` to `high`
-    as a line, and the cap as a mark.
+    """Return a bar chart of each domain's prior and proposed share. A line shows the range from `low` to
+    `high`, and a mark shows the cap unless it lies beyond the axis.
     """
     left = max(text_width(shortened(row.name, _LETTERS)) for row in rows) + 12
     most = min(1.0, 1.08 * max(max(row.prior, row.proposed, row.high) for row in rows))
@@ -62,8 +62,8 @@ def share_bars(rows: Sequence[DomainShare]) -> Markup:
 
 
 def difference_bars(rows: Sequence[PairedComparison]) -> Markup | None:
-    """Return a chart of the mean differences from the baseline, with their intervals. None if no entry has an
-    interval.
+    """Return a chart of each entry's mean difference from the baseline and its interval. Entries without an
+    interval are left out. None if no entry has an interval.
     """
     rows = [row for row in rows if row.error == row.error]
     if not rows:

@@ -54,8 +54,8 @@ class Findings:
 
 
 def write_study_page(opened: OpenStudy, root: LocalPath) -> LocalPath:
-    """Write `report.html` from the files of a study and return its path. Raises UserError if no run of a
-    mixture design has finished.
+    """Write `report.html` from the files of a study and return its path. Raises UserError if the study has a
+    mixture design and none of its runs has finished.
     """
     page = root / PAGE
     page.write_atomic(render_study(collect(opened, root)).encode())
@@ -63,8 +63,8 @@ def write_study_page(opened: OpenStudy, root: LocalPath) -> LocalPath:
 
 
 def collect(opened: OpenStudy, root: LocalPath) -> Findings:
-    """Read the results that a study has so far from its directory. Raises UserError if no run of a mixture
-    design has finished.
+    """Read a study's results so far from its directory. Raises UserError if the study has a mixture design
+    and none of its runs has finished.
     """
     runs = (*opened.proxies, *opened.doremi)
     results = results_of(root, runs)

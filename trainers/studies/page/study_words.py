@@ -27,8 +27,8 @@ def verdict_words(
     mixtures: Mapping[str, Mapping[str, float]],
     first: str | None = None,
 ) -> list[str]:
-    """Return a text for each entry except the baseline: its overall verdict and, if there are several
-    metrics, those in which it is better or worse. The entry `first` comes first.
+    """Return a short text on each entry except the baseline: its overall verdict and, if there are several
+    metrics, those on which it is better or worse. The text on the entry `first` comes first.
     """
     others = [each for each in verdict.overall if each.entry != verdict.baseline]
     others.sort(key=lambda each: each.entry != first)
@@ -97,8 +97,8 @@ def proposal_words(proposal: Proposal, unit: str) -> list[str]:
 
 
 def effect_words(effects: Mapping[str, Mapping[str, float]], unit: str) -> list[str]:
-    """Return a sentence for each domain: how much one more percentage point of it changes the weighted mean
-    of the metrics at the prior, with the 95 % bootstrap interval.
+    """Return a sentence for each domain: by how much the weighted mean of the metrics changes, with its 95 %
+    bootstrap interval, if the domain's share rises by one percentage point from the prior.
     """
     words = []
     for name, each in sorted(effects.items(), key=lambda item: item[1]["effect"]):

@@ -25,9 +25,9 @@ class SwarmRun:
 
 
 def swarm_lines(domains: Sequence[str], runs: Sequence[SwarmRun], baseline: str = "prior") -> Markup | None:
-    """Return a chart with an axis for the share of each domain and an axis for the value, with the lowest
-    value at the top. If there are more than 400 runs, only every n-th is drawn. Returns None for fewer than
-    two runs.
+    """Return a chart that draws each run as a line across one axis per domain, for its share, and an axis for
+    the value, with the lowest value at the top. The run named `baseline` and the best quarter are
+    highlighted. Of more than 400 runs, only every n-th is drawn. Returns None for fewer than two runs.
     """
     if len(runs) < 2:
         return None

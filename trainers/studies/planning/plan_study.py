@@ -217,8 +217,8 @@ def _stage(
 def _costs(
     opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, RunResult]
 ) -> dict[str, tuple[float, int]]:
-    """Return (operations per token, parameters) of each run, by key. They come from a finished run if
-    possible, otherwise from a model that is built without allocating memory.
+    """Return (operations per token, parameters) of each run, by key. They come from a finished run of the
+    same kind if there is one, otherwise from a model that is built without allocating memory.
     """
     known: dict[tuple[str, str], tuple[float, int]] = {}
     costs = {}

@@ -23,7 +23,9 @@ class MixtureConstraints:
     upper: np.ndarray
 
     def contains(self, ratios: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
-        """Return which of the mixtures `ratios` [mixtures, domains] satisfy the constraints, bool [mixtures]."""
+        """Return whether each of the mixtures `ratios` [mixtures, domains] satisfies the constraints, bool
+        [mixtures].
+        """
         inside = (ratios >= self.lower - tolerance) & (ratios <= self.upper + tolerance)
         return inside.all(axis=1) & (np.abs(ratios.sum(axis=1) - 1) <= tolerance)
 

@@ -85,13 +85,13 @@ def minimise(
 def _search_samples(
     objective: MixtureObjective, constraints: MixtureConstraints, starts: np.ndarray, seed: int
 ) -> np.ndarray:
-    """Return the best mixture found, [domains], beginning with the best of `starts`. A pool of random
-    mixtures is contracted around the best mixture so far, in several steps; each step tries the mean of the
-    best in the pool.
+    """Return the best mixture found, [domains]. The search starts from the best of `starts` and contracts a
+    pool of random mixtures around the best mixture so far, in several steps. Each step tries the mean of the
+    40 best mixtures in the pool.
 
-    The mean is taken, as in RegMix, because the single best of many predictions is mostly the one with the
-    luckiest error. Uniform draws rarely reach mixtures of few domains, so each draw is moved towards the
-    allowed mixture with the largest share of a random domain.
+    The mean is taken, as in RegMix, because the single best of many predictions is usually the one with the
+    luckiest error. Uniform draws rarely come close to mixtures of few domains, so each draw is moved towards
+    the allowed mixture with the largest share of a random domain.
     """
     generator, domains = np.random.default_rng(seed), len(constraints.domains)
     corners = np.stack([constraints.project(1e3 * one) for one in np.eye(domains)])[

@@ -142,7 +142,7 @@ def proposal_record(proposal: Proposal) -> dict[str, Any]:
 
 
 def parse_proposal(record: Mapping[str, Any]) -> Proposal:
-    """Convert a `record` of `proposal_record` back to a proposal. Raises KeyError if a required entry is
+    """Convert a record made by `proposal_record` back to a proposal. Raises KeyError if a required entry is
     missing.
     """
     shares = record.get("shares", record["weights"])

@@ -28,12 +28,12 @@ class TieSet:
     cutoff: float = _LEAST_CUTOFF
 
     def calibrate(self, constraints: MixtureConstraints) -> "TieSet":
-        """Return the set with a cutoff that is estimated so that the set contains the truly best mixture in
-        95 % of repeated studies.
+        """Return the set with its cutoff estimated so that, in 95 % of repeated studies, it would contain the
+        truly best mixture.
 
-        The bootstrap takes `best` as the truth and measures, for each of up to 40 draws, by how many standard
-        errors the objective of `best` exceeds that of the best mixture under the laws of the draw. The cutoff
-        is the 95 % quantile of these excesses, but at least 1.96.
+        The bootstrap takes `best` as the truth. For each of up to 40 draws, it measures by how many standard
+        errors the objective of `best`, under the laws of the draw, exceeds its minimum. The cutoff is the 95
+        % quantile of these excesses, but at least 1.96.
         """
         exceeded = []
         for laws in self.objective.laws.resampled[:_CALIBRATION]:
@@ -53,13 +53,13 @@ class TieSet:
         return values[1:] - values[0], self.inflation * (drawn[:, 1:] - drawn[:, :1]).std(axis=0)
 
     def contains(self, ratios: np.ndarray) -> np.ndarray:
-        """Return which of the mixtures `ratios` [mixtures, domains] are in the set, bool [mixtures]."""
+        """Return whether each of the mixtures `ratios` [mixtures, domains] is in the set, bool [mixtures]."""
         differences, errors = self.differences(ratios)
         return np.asarray(differences <= self.cutoff * errors + 1e-12)
 
     def ranges(self, constraints: MixtureConstraints) -> np.ndarray:
-        """Return the smallest and the largest share of each domain within the set and the constraints,
-        [domains, 2], while the other domains keep their proportions.
+        """Return the smallest and the largest share, [domains, 2], that each domain can take within the set
+        and the constraints if the other domains keep their proportions.
         """
         limits = np.repeat(self.best[:, None], 2, axis=1)
         for i, share in enumerate(self.best):

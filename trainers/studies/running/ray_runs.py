@@ -52,7 +52,7 @@ class RayResources:
 def train_on_ray(
     root: LocalPath, runs: Sequence[StudyRun], resources: RayResources, show: Show, train: Train = train_study_run
 ) -> None:
-    """Train `runs` below `root`, each of which has no result yet or a failed one.
+    """Train `runs` in their directories below `root`. Each run must have no result yet, or a failed one.
 
     If the task of a run is lost, the run continues from its last checkpoint in another task. A run that loses
     two tasks in a row is recorded as failed. Once no run waits to start, a task that takes more than four

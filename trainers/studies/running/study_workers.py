@@ -52,8 +52,8 @@ class StudyWorkers:
     _lost: dict[str, int] = field(default_factory=dict)
 
     def run(self, runs: Sequence[StudyRun]) -> None:
-        """Train `runs`, each of which has no result yet or a failed one. Raises UserError if the disk fails,
-        and KeyboardInterrupt after SIGINT or SIGTERM, once the workers have saved their checkpoints.
+        """Train `runs`. Each run must have no result yet, or a failed one. Raises UserError if the disk
+        fails, and KeyboardInterrupt after SIGINT or SIGTERM, once the workers have saved their checkpoints.
         """
         waiting, total = deque(runs), len(runs)
         done = 0
@@ -127,16 +127,16 @@ class StudyWorkers:
 
 
 def has_ended(outcome: Outcome, reason: str) -> bool:
-    """Return whether a run has ended and does not continue later. Raises UserError if the disk failed."""
+    """Return whether `outcome` is final, so that the run need not be continued. Raises UserError with
+    `reason` if the disk failed.
+    """
     if outcome == "storage":
         raise UserError(f"{reason}; fix that and run the same command, which continues")
     return outcome not in ("busy", "stopped")
 
 
 def record_failure(root: LocalPath, run: StudyRun, reason: str) -> tuple[Outcome, str]:
-    """Write a failed result with `reason` for a run; `root` is the directory of all runs. Returns the outcome
-    and the reason.
-    """
+    """Record a run below `root` as failed with `reason`. Returns the outcome `failed` and the reason."""
     write_json(root / run.key / RESULT, {"format": FORMAT, **asdict(RunResult("failed", reason))})
     return "failed", reason
 

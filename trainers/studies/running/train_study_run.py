@@ -126,7 +126,9 @@ def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[
 
 
 def measured_job(run: StudyRun, corpus: TrainingCorpus, threads: int) -> Pretraining:
-    """Return the resolved job of a run, with the validation, logging and checkpoint settings of a study."""
+    """Return the resolved job of a run, with `threads` CPU threads and with the validation, logging and
+    checkpoint settings that all runs of studies use.
+    """
     config = resolve(run.job, corpus)
     steps = config.budget.steps or 0
     every = max(1, steps // _MEASUREMENTS)
@@ -141,7 +143,7 @@ def measured_job(run: StudyRun, corpus: TrainingCorpus, threads: int) -> Pretrai
 
 def _validation(metrics: Metrics, steps: int, every: int) -> Validation:
     """Return the validation settings: up to `metrics.last` validations, one after the last step and the
-    others at the multiples of `every` before it.
+    others at the last multiples of `every` before it.
     """
     before = (steps - 1) // every - (metrics.last - 2)
     first = steps if metrics.last == 1 else max(1, before) * every

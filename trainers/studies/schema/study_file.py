@@ -303,17 +303,15 @@ class Study:
 
 
 def check_setting(section: str, name: str, allowed: tuple[str, ...] = ()) -> None:
-    """Raise ValueError if `name` is a field of the job that the study sets itself, unless it is in
-    `allowed`.
-    """
+    """Raise ValueError if the study itself sets the job's field `name`, unless `allowed` contains it."""
     for field_name, instead in RESERVED.items():
         same = name == field_name or name.startswith(f"{field_name}.")
         require(not same or name in allowed, f"{section}.{name}: is set by the study; {instead}")
 
 
 def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return settings by dotted name: `{model: {width: 64}}` becomes `{model.width: 64}`. A mapping with a
-    `kind` remains one value, and so do `data.weights` and `data.max_epochs`.
+    """Flatten nested settings to dotted names: `{model: {width: 64}}` becomes `{model.width: 64}`. A mapping
+    with a `kind` remains one value, and so do `data.weights` and `data.max_epochs`.
     """
     flat: dict[str, Any] = {}
     for key, value in settings.items():

@@ -69,7 +69,7 @@ def _table(rows: Iterable[tuple[int, list[str]]], layout: Layout, path: str) -> 
 
 
 def read_parquet(data: bytes, layout: Layout, path: str) -> RowSet:
-    """Read a Parquet file. Only the columns that the task uses are filled; their values are Python objects."""
+    """Read a Parquet file into columns of Python objects. Columns that the task does not use are left empty."""
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
         used = [name for name in file.schema_arrow.names if name in used_columns(layout)]

@@ -92,7 +92,7 @@ def _draw(rows: list[Any]) -> list[Any]:
 
 
 def age_comparison() -> list[Row]:
-    """Return rows that ask whether a person of a given age is younger or older than a person of another age."""
+    """Return rows that ask whether a person of one age is younger or older than a person of another age."""
     pairs = [(a, b) for a, b in product(range(10, 91), repeat=2) if a != b]
     rows = []
     for a, b in _draw([pair for pair in pairs if pair[0] < pair[1]]):

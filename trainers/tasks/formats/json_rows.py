@@ -61,7 +61,7 @@ def read_multirc(data: str, layout: Layout, path: str) -> RowSet:
 
 def read_record(data: str, layout: Layout, path: str) -> RowSet:
     """Read ReCoRD as SuperGLUE distributes it: one row per query. The candidates are the distinct entities of
-    the passage, and `label` is the index of the first candidate that is an answer, or -1.
+    the passage. `label` is the index of the first candidate that is an answer, or -1 if none is.
     """
     rows: list[tuple[int, Record]] = []
     for line, record in _objects(data, path):
@@ -87,9 +87,9 @@ def _first(entities: list[str], accepted: list[str]) -> int:
 
 def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
     """Read dialogues. A file whose name ends in `.json` or `.json.gz` holds one object in Topical-Chat's
-    form, {id: {content: [{message}]}}. Any other file holds one dialogue per line, with `turns` that each
-    have a `text`. Each turn after the first becomes a row: the turn is the `reply`, and all turns before it
-    are the `history`. Empty turns are dropped.
+    form, {id: {content: [{message}]}}. Any other file holds one JSON object per line, {id, turns: [{text}]};
+    its `id` is by default the line number. Each turn after the first becomes a row: the turn is the `reply`,
+    and all turns before it are the `history`. Empty turns are dropped.
     """
     if path.removesuffix(".gz").endswith(".json"):
         document = _whole(data, path)

@@ -57,8 +57,8 @@ class RowSet:
 
     def column(self, spec: str | int | tuple[str | int, ...], role: str) -> list[Any]:
         """Return the values of a column, one per row. `spec` is a name, a number, a path `a.b` or a template
-        over columns. For a tuple of these, the value of each row is a list. Raises UserError if the file
-        lacks the column, or a row lacks the field.
+        that combines columns. For a tuple of these, the value of each row is a list. Raises UserError if the
+        file lacks the column, or a row lacks the field.
         """
         if isinstance(spec, tuple):
             return [[*values] for values in zip(*(self.column(name, role) for name in spec), strict=True)]
@@ -109,8 +109,6 @@ def _descend(value: Any, path: list[str]) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Return a value as text in quotation marks for a message, cut to 40 characters, with control characters
-    escaped.
-    """
+    """Quote a value for an error message, cut after 40 characters and with control characters escaped."""
     text = printable(value if isinstance(value, str) else repr(value))
     return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")

@@ -11,7 +11,8 @@ DEEPEST = 8
 
 
 def read_conll(data: str, layout: Layout, path: str) -> RowSet:
-    """Read columns by number. A row is a sentence, and its value in a column is a list with one entry per
+    """Read sentences in CoNLL's form: one word per line, and empty lines between sentences. A row is a
+    sentence. Columns are numbered from 0, and a sentence's value in a column is a list with one entry per
     word. Columns are separated by a tab or, in a file without tabs, by white space.
     """
     separator = "\t" if "\t" in data else None
@@ -41,7 +42,7 @@ def read_conll(data: str, layout: Layout, path: str) -> RowSet:
 def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
     """Read the columns of CoNLL-U by name (https://universaldependencies.org/format.html). `sent_id` is the
     id of the sentence, by default its index. `feats.NAME` is the value of a feature for each word, or `none`;
-    `depth` is the number of arcs between a word and the root of its tree, at most DEEPEST.
+    `depth` is the number of arcs from a word to the root of its tree, capped at DEEPEST.
 
     Multiword tokens and empty nodes are skipped. In the result, columns that the task does not use may be
     empty or missing.

@@ -51,9 +51,9 @@ def read_pattern(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_trees(data: str, layout: Layout, path: str) -> RowSet:
-    """Read trees such as `(3 (2 It) (4 (2 is) (3 good)))`, one per line. The columns are `text` and `label`,
-    the label of the root. This is the format of trainDevTestTrees_PTB (Socher et al., 2013;
-    https://nlp.stanford.edu/sentiment).
+    """Read trees such as `(3 (2 It) (4 (2 is) (3 good)))`, one per line, as in the Stanford Sentiment
+    Treebank (Socher et al., 2013; trainDevTestTrees_PTB at https://nlp.stanford.edu/sentiment). The columns
+    are `text` and `label`, the label of the root.
     """
     lines = split_lines(data)
     texts, labels = [], []

@@ -97,7 +97,9 @@ def _bounded(pattern: str, match: Callable[[], _Found]) -> _Found:
 
 
 def read_comparison(place: str, options: Mapping[str, Any]) -> TextComparison:
-    """Return the options of exact match. Raises ConfigError for unknown options and invalid patterns."""
+    """Parse the options of the exact-match metric. Raises ConfigError for unknown options and invalid
+    patterns.
+    """
     known = {name: value for name, value in options.items() if name in TextComparison.__dataclass_fields__}
     if others := sorted(set(options) - set(known)):
         raise ConfigError(

@@ -51,11 +51,11 @@ class RowTemplates:
         self._task = task
 
     def text(self, place: str, row: Mapping[str, Any]) -> str | int:
-        """Return the text of a row or, if the choices are contexts (as in WinoGrande), the index of the right
-        choice.
+        """Return the text of a row or, if the choices are contexts (as in WinoGrande), the index of the
+        correct choice.
         """
         value = self._value(f"{place}: doc_to_text", self._task.texts, row)
-        digits = isinstance(value, str) and value.isdigit() and self._task.choices is not None
+        digits = isinstance(value, str) and value.isdecimal() and self._task.choices is not None
         if digits and self._task.texts not in row:
             return int(value)
         return value if isinstance(value, int) and not isinstance(value, bool) else str(value)
@@ -66,7 +66,7 @@ class RowTemplates:
         value = self._value(f"{place}: doc_to_target", template, row)
         if not isinstance(value, str) or template in row:
             return value
-        if value.isdigit() and self._task.choices is not None:
+        if value.isdecimal() and self._task.choices is not None:
             return int(value)
         return _literal(value) if value[:1] == "[" and value[-1:] == "]" else value
 
@@ -83,8 +83,8 @@ class RowTemplates:
         return [str(each) for each in value]
 
     def _value(self, place: str, template: Any, row: Mapping[str, Any]) -> Any:
-        """Return the value of the column that a template names or, if there is none, the text that the
-        template renders to.
+        """Return the value of the column that a template names or, if it names none, the rendered template. A
+        template that is not a string is returned unchanged.
         """
         if not isinstance(template, str):
             return template

@@ -91,7 +91,7 @@ class HarnessTask:
 
 
 def is_harness_task(path: Path) -> bool:
-    """Return whether a YAML file is a task file of lm-evaluation-harness, and not one of this project."""
+    """Return whether a YAML file is a task file of lm-evaluation-harness rather than one of gristmill."""
     try:
         data = load_yaml(path)
     except ConfigError as error:
@@ -228,8 +228,8 @@ def _files(path: Path, data: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _splits(path: Path, data: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the split that is scored and the split that solved examples come from, by the library's order of
-    precedence.
+    """Return the split to score and the split to take solved examples from, in the order of precedence of
+    lm-evaluation-harness.
     """
     scored = data.get("test_split") or data.get("validation_split")
     if scored is None:

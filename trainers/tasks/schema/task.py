@@ -261,8 +261,8 @@ class Task(Layout):
 
     @property
     def layouts(self) -> Iterator[tuple[str, Layout]]:
-        """The layouts, as pairs (prefix of field names in messages, layout). A layout without columns
-        inherits those of the task.
+        """The task's own layout and those of `elsewhere`, as pairs (prefix of field names in messages,
+        layout). A layout without columns inherits those of the task.
         """
         yield "", self
         for number, layout in enumerate(self.elsewhere):

@@ -25,8 +25,8 @@ def fields_of(template: str) -> list[str]:
 
 
 def fill_fields(template: str, values: Mapping[str, str]) -> str:
-    """Return a template with each name in braces replaced by its value; a name without a value is replaced by
-    an empty text.
+    """Return a template with each name in braces replaced by its value, or by an empty text if it has no
+    value.
     """
     pieces = _FIELD.split(template)
     return "".join(values.get(piece, "") if place % 2 else piece for place, piece in enumerate(pieces))

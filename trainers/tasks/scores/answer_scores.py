@@ -35,8 +35,8 @@ def exact_match(text: str, reference: str) -> float:
 
 
 def token_f1(text: str, reference: str, empty_matches: bool) -> float:
-    """Return the F1 score of the overlap between the words of the two texts after normalisation. If neither
-    has words, it is 1 with `empty_matches` and 0 without.
+    """Return the F1 score of the words that two texts share after normalisation. If neither has words, it is
+    1 if `empty_matches` is true, otherwise 0.
     """
     predicted, gold = normalise_answer(text).split(), normalise_answer(reference).split()
     if not predicted or not gold:
@@ -64,8 +64,9 @@ def number_match(text: str, reference: str) -> float:
 
 
 def answer_values(outcomes: Outcomes, score: Callable[[str, str], float]) -> np.ndarray:
-    """Return the best `score(text, reference)` of each example over its references, float64 [n]. In a task
-    with `no_answer`, an example without references is compared with the empty text.
+    """Return each example's best `score(text, reference)` over its references, float64 [n]; without
+    references, 0. In a task with `no_answer`, references that normalisation leaves empty are ignored, and an
+    example without others is compared with the empty text.
     """
     assert outcomes.references is not None
     assert outcomes.texts is not None
@@ -88,8 +89,8 @@ def token_f1s(outcomes: Outcomes) -> np.ndarray:
 
 
 def number_matches(outcomes: Outcomes) -> np.ndarray:
-    """Return, for each example, 1 if the last number of its predicted text is right, else 0, float64 [n]. If
-    a question has no answer, a text without a number is right.
+    """Return 1 for each example whose predicted text has the same last number as one of its references, else
+    0, float64 [n]. If a question has no answer, a text without a number is right.
     """
 
     def score(text: str, reference: str) -> float:
@@ -104,12 +105,12 @@ def _counted(values: np.ndarray) -> np.ndarray:
 
 
 def best_threshold(values: np.ndarray, answerable: np.ndarray, answered: np.ndarray, no_answer: np.ndarray) -> float:
-    """Return the threshold for no-answer scores that maximises the mean score of the examples, as SQuAD 2.0's
-    script does, but without splitting examples of equal no-answer score. The empty answer is predicted if the
-    no-answer score is above the threshold.
+    """Return the no-answer threshold that maximises the mean score of the examples. The empty answer is
+    predicted if the no-answer score is above the threshold. Unlike the script of SQuAD 2.0, this considers
+    only thresholds that keep examples with equal no-answer scores together.
 
     For each example, `values` is the score of the predicted answer, `answerable` says whether there is a gold
-    answer, and `answered` whether the prediction is not empty.
+    answer, `answered` says whether the prediction is not empty, and `no_answer` is the no-answer score.
     """
     order = np.argsort(no_answer, kind="stable")
     scores = no_answer[order]

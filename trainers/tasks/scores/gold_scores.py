@@ -22,13 +22,14 @@ _RANK = TaskMetric("reciprocal_rank", _values, summed(mean_of), "Voorhees, 1999,
 def gold_scores(
     likelihoods: np.ndarray, scores: np.ndarray, offsets: np.ndarray, gold: np.ndarray
 ) -> dict[str, tuple[TaskMetric, Outcomes]]:
-    """Return the two metrics for n items by name, each with the outcomes that it is computed from.
+    """Return the metrics `gold_probability` and `reciprocal_rank` for n items, keyed by name, each with the
+    outcomes that it is computed from.
 
     `gold_probability` is the gold candidate's share of the likelihood of all candidates of the item.
     `reciprocal_rank` is 1 / rank, where the rank is 1 plus the number of candidates with a higher score.
 
     `likelihoods` (log-likelihoods in nats) and `scores` are flat arrays over the candidates of all items;
-    item i has the entries `offsets[i] : offsets[i + 1]`. `gold`, int64 [n], is the index of each item's gold
+    those of item i are at `offsets[i] : offsets[i + 1]`. `gold`, int64 [n], is the index of each item's gold
     candidate; every item must have one.
     """
     first, sizes = offsets[:-1], np.diff(offsets)

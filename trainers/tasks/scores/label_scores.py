@@ -25,8 +25,8 @@ def _correct(outcomes: Outcomes) -> np.ndarray:
 
 
 def _by_label(outcomes: Outcomes) -> np.ndarray:
-    """Return three blocks of L indicators, one per label, float64 [n, 3 L]: correctly predicted, predicted,
-    gold.
+    """Return indicators for each example and label, float64 [n, 3 L], in three blocks of L: whether the label
+    is correctly predicted, predicted, and gold.
     """
     gold, predicted = _labels(outcomes)
     every = np.arange(len(outcomes.labels))
@@ -35,8 +35,8 @@ def _by_label(outcomes: Outcomes) -> np.ndarray:
 
 
 def _by_question(outcomes: Outcomes) -> np.ndarray:
-    """Return float64 [groups, 2]: 1 if all examples of a group are correct, else 0; and always 1, to count
-    the groups.
+    """Return two columns, float64 [groups, 2]: whether all examples of the group are correct, and a constant
+    1, which counts the groups.
     """
     gold, predicted = _labels(outcomes)
     assert outcomes.groups is not None

@@ -36,8 +36,8 @@ def _spearman(statistics: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _ranks(places: list[np.ndarray], weights: np.ndarray) -> np.ndarray:
-    """Return the ranks of gold and predicted numbers, [units, 2], minus their means, in a sample that
-    contains each unit as often as its weight says.
+    """Return the ranks of gold and predicted numbers, [units, 2], in a sample that contains each unit as
+    often as its weight says. The mean rank in the sample is subtracted.
     """
     columns = []
     for place in places:

@@ -69,7 +69,7 @@ def score(metric: TaskMetric, outcomes: Outcomes, repetitions: int = REPETITIONS
 
 def compare(metric: TaskMetric, a: Outcomes, b: Outcomes, repetitions: int = REPETITIONS, seed: int = 0) -> Difference:
     """Return the difference in a metric, `b` minus `a`, between two runs on the same examples in the same
-    order. `repetitions` must be at least 1.
+    order, with its interval and p-value. `repetitions` must be at least 1.
     """
     first, second = metric.statistics(a), metric.statistics(b)
     n = len(first)
@@ -101,8 +101,8 @@ def _interval(values: np.ndarray) -> tuple[float, float]:
 
 
 def _samples(n: int, repetitions: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield `repetitions` bootstrap samples in blocks, float64 [samples in the block, n]: how often each of n
-    units is drawn.
+    """Yield `repetitions` bootstrap samples of n units in blocks, float64 [samples in the block, n], which
+    count how often each unit is drawn.
     """
     generator = np.random.default_rng(seed)
     for size in _sizes(n, repetitions):

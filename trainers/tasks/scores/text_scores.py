@@ -39,8 +39,8 @@ def _texts(outcomes: Outcomes) -> tuple[list[str], list[list[str]]]:
 
 
 def _rouge(outcomes: Outcomes, kind: str) -> np.ndarray:
-    """Return float64 [n, 2]: for each example, the ROUGE F1 of its best reference (Lin, 2004), and the count
-    1. Words are stemmed by Porter's stemmer.
+    """Return two columns, float64 [n, 2]: each example's best ROUGE F1 (Lin, 2004) over its references, and a
+    constant 1, which counts the examples. Words are stemmed by Porter's stemmer.
     """
     scorer = _library("rouge_score.rouge_scorer", kind).RougeScorer([kind], use_stemmer=True)
     texts, references = _texts(outcomes)

@@ -49,16 +49,16 @@ class ADOState(WeightsState):
         return cls(zeros, zeros, zeros, zeros, zeros, zeros, curve, np.zeros((3, domains)), laws)
 
     def factors(self, targets: np.ndarray, warmup: int) -> np.ndarray:
-        """Return the factor of each domain's nats in a step, [domains], given the step's `targets` by domain:
-        the domain's weight divided by its share of all targets read, this step's included. The factor is 1
-        during the first `warmup` steps and for domains without targets in the step.
+        """Return the factors [domains] that weight the nats of the domains in a step with `targets`
+        [domains]. A factor is the domain's weight divided by its share of all targets read, this step's
+        included. It is 1 during the first `warmup` steps and for domains without targets in the step.
         """
         if self.steps < warmup:
             return np.ones(len(targets))
         return np.divide(self.weights, _shares(self.read + targets), out=np.ones(len(targets)), where=targets > 0)
 
     def update(self, nats: np.ndarray, targets: np.ndarray, settings: ADO, warmup: int) -> "ADOState":
-        """Return the state after a step. `nats` and `targets` are the step's sums by domain, each [domains]."""
+        """Return the state after a step. `nats` and `targets`, both [domains], are the sums of the step."""
         effective = self.effective + self.factors(targets, warmup) * targets
         read, step = self.read + targets, self.steps + 1
         now = replace(self, read=read, effective=effective, steps=step)
@@ -158,7 +158,7 @@ def _shares(read: np.ndarray) -> np.ndarray:
 
 
 def _ends_stretch(step: int) -> bool:
-    """Return whether a stretch of steps ends with step `step`. Each stretch ends when the number of steps
-    reaches another power of 1.02.
+    """Return whether `step` is the last step that a point of the learning curves covers: step 1, or a step at
+    which the number of steps reaches or passes another power of 1.02.
     """
     return step == 1 or math.floor(math.log(step) / _GROWTH) > math.floor(math.log(step - 1) / _GROWTH)

@@ -27,8 +27,8 @@ class GroupDROState(WeightsState):
     excess: np.ndarray
 
     def update(self, nats: np.ndarray, targets: np.ndarray, settings: GroupDRO) -> "GroupDROState":
-        """Return the state after a step with the excess loss `nats` and the number of targets `targets`, both
-        [domains].
+        """Return the state after a step. `nats` is the excess loss of the step and `targets` its number of
+        targets, both [domains].
         """
         excess = np.divide(nats, targets, out=self.excess.copy(), where=targets > 0)
         with np.errstate(divide="ignore"):  # without smoothing, a weight may have become 0

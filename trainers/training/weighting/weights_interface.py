@@ -41,8 +41,8 @@ class OnlineWeights(ABC, Generic[State]):
 
     @abstractmethod
     def begin(self, batches: Sequence[Batch]) -> Scale:
-        """Return the `Scale` of the step over `batches`: a function that computes the factor of each domain's
-        nats in the loss.
+        """Return the `Scale` of the step that trains on `batches`: a function that computes the factor by
+        which the loss multiplies each domain's nats.
         """
 
     @abstractmethod
@@ -64,8 +64,8 @@ class OnlineWeights(ABC, Generic[State]):
         return {"domains": list(self._names), **lists}
 
     def resume(self, state: Mapping[str, Any] | None) -> None:
-        """Continue from a state. Raises UserError if the state is None, or belongs to other domains or to
-        another method.
+        """Continue from the state that a checkpoint records. Raises UserError if it is None, or belongs to
+        other domains or to another method.
         """
         names = {each.name for each in fields(self.now)}
         if state is None or tuple(state["domains"]) != self._names:

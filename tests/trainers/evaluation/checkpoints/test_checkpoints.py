@@ -166,6 +166,8 @@ def test_settings_have_results_of_their_own(run, task):
     assert main(["evaluate", str(run), f"task={task}", "limit=3", "--checkpoints", "4"]) == 0
     found = {(each.name, each.step): each.scores["pairs"]["n"] for each in read_evaluations(run)}
     assert found == {("pairs.test", step): 12 for step in STEPS} | {("pairs.test,limit=3", 4): 3}
+    (run / "evaluations" / "pairs.test,limit=3").rename(run / "evaluations" / "pairs.test[1]")
+    assert [each.step for each in read_evaluations(run, "pairs.test[1]")] == [4]
 
 
 def test_an_averaged_perplexity_is_the_exponential_of_the_averaged_nats(stored, tmp_path):

@@ -335,6 +335,7 @@ SHOT = "num_fewshot: 1\nfewshot_config: {sampler: first_n, samples: [{q: x, c: [
         ("{{q|trim}}", "{{ q.__class__.__mro__ }}", "access to attribute '__class__' of 'str' object is unsafe"),
         ("{{q|trim}}", "{{ 1 / 0 }}", "row 1: doc_to_text: division by zero"),
         ("doc_to_target: y", "doc_to_target: q", "row 1: got 'a cab 0' as the right choice, expected one of 3 choices"),
+        ("doc_to_target: y", "doc_to_target: '²'", "row 1: got '²' as the right choice, expected one of 3 choices"),
         ("doc_to_target: y", "doc_to_target: '{{y + 1}}'", "row 3: got '3' as the right choice"),
         ("doc_to_choice: c", "doc_to_choice: q", "row 1: doc_to_choice: expected a list of two texts or more"),
         ("test: test.jsonl", "test: gone.jsonl", "mine.yaml: data_files: no file; looked for"),

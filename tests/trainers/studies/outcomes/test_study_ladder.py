@@ -100,6 +100,7 @@ def test_a_run_without_a_metric_of_weight_zero_is_on_the_ladder(tmp_path, corpus
         ("run,parameters,tokens,loss,error\na,1,2,3,4\n", "has the metrics loss, error; choose one with --metric"),
         ("run,parameters,tokens\na,1,2\n", "has the metrics none"),
         ("run,parameters,tokens,loss\na,0,2,3\n", "a: parameters or tokens are missing or not above 0"),
+        ("run,parameters,tokens,loss\na,200,,3\n", "a: parameters or tokens are missing or not above 0"),
         ("run,parameters,tokens,loss\na,1,2,3\n", "parameters: the runs have 1 different values"),
         ("run,parameters,tokens,loss\n" + "".join(f"{i},{i},{i},3\n" for i in (1, 2, 3)), "3 runs have a value"),
         ("run,parameters,tokens,loss\n" + "".join(f"{i},{i},{i},-3\n" for i in range(1, 9)), "allowed above 0"),
