@@ -104,7 +104,7 @@ class Stage:
         raise NotImplementedError
 
     def read_columns(self) -> tuple[TableInput, ...]:
-        """Return the inputs in `reads()` that are columns of a document."""
+        """Return the inputs in `reads()` that are columns of the documents: texts, drops and other columns."""
         return tuple(each for each in self.reads() if isinstance(each, TableInput))
 
     def writes(self) -> pa.Schema:

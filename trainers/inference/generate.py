@@ -108,8 +108,8 @@ def _room(model: Model, tokens: int, both: bool) -> int:
 
 
 def _choice(sampling: Sampling) -> dict[str, Any]:
-    """Return all sampling arguments for the model's `generate` method, which would use the model's default
-    for a missing one. Greedy decoding needs none.
+    """Return temperature, top_k and top_p as arguments for the model's `generate` method; empty for greedy
+    decoding. All three are passed, because the method replaces a missing one with the model's own default.
     """
     if sampling.temperature == 0:
         return {}

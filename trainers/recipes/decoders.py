@@ -184,8 +184,8 @@ def gpt3_13b() -> Pretraining:
 
 def gpt3() -> Pretraining:
     """GPT-3, 174,604,259,328 parameters: 96 layers of width 12,288, batches of 3.2 M tokens, learning rate
-    6e-5. This recipe exists only for its parameter count. It is too large to train here, because every worker
-    builds the whole model in fp32, which takes 698 GB of memory.
+    6e-5. This recipe is here to document the parameter count. The model is too large to train here, because
+    every worker builds it in fp32, which takes 698 GB of memory.
     """
     return _gpt3("gpt3", 96, 12288, 96, 1600, 6e-5, 3)
 

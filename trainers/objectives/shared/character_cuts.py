@@ -32,12 +32,13 @@ _MEMO = 1 << 17  # distinct texts in the cache; English words at a cut are fewer
 
 
 class TokenTexts:
-    """The text of every token of a vocabulary, used to cut documents between characters and to encode the
-    words at a cut again.
+    """The text of each token of a vocabulary, where it is known, used to cut documents between characters and
+    to re-encode the words at a cut.
 
-    The tokens of WordPiece, WordLevel and BPE with a continuing-subword prefix or end-of-word suffix do not
-    say exactly where spaces were, so each of them counts as one character. So do the special tokens and the
-    unknown token of every vocabulary.
+    A token without a known text counts as one character, so it is never cut. In every vocabulary, these are
+    the special tokens and the unknown token. In WordPiece, in WordLevel, and in BPE that has a
+    continuing-subword prefix or an end-of-word suffix, they are all tokens, because such tokens do not say
+    exactly where spaces were.
     """
 
     def __init__(self, definition: Definition) -> None:
