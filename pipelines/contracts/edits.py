@@ -181,9 +181,8 @@ def _weight(edit: _Edit) -> tuple[bool, int]:
 
 @spend(COMPOSING)
 def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.ndarray:
-    """Return whether the edits of all steps leave each text without visible characters, bool [rows]; False
-    for texts that the last step does not edit. `text` is the stored text; `columns` are the `edits` columns
-    in step order.
+    """Return, for each text, whether the edits of all steps together leave it without visible characters,
+    bool [rows]; False for texts that the last step does not edit.
     """
     offsets, data = _buffers(text)
     touched = np.zeros(len(text), bool)

@@ -19,10 +19,8 @@ NULLABLE_DOCUMENT_COLUMNS = tuple(column.name for column in DOCUMENT if column.n
 def check_rules(
     config: CorpusConfig, entry: StepConfig, done: Sequence[StepConfig], types: Mapping[str, pa.DataType]
 ) -> None:
-    """Raise ConfigError if no earlier step writes the column of a rule for one of the sources that the rule
-    judges, or if the stage cannot use the type of a column.
-
-    `done` are the earlier steps, and `types` the types of the columns that these steps and `entry` write.
+    """Raise ConfigError if a rule judges a source for which no earlier step writes the rule's column, or if
+    the stage cannot use the type of a column.
     """
     stage = entry.stage
     known = {**dict(zip(DOCUMENT.names, DOCUMENT.types, strict=True)), **types, DROP: pa.string()}
@@ -63,7 +61,9 @@ def null_notices(config: CorpusConfig) -> Iterator[str]:
 
 
 def undivided_notices(config: CorpusConfig) -> Iterator[str]:
-    """Yield one line for every `group_by` column that no earlier step writes for some of the sources."""
+    """Yield a notice for every `group_by` column that is missing for some sources because no earlier step
+    writes it. The shards of those sources are not divided by that column.
+    """
     done: list[StepConfig] = []
     for entry in config.steps:
         for each in entry.stage.groups if isinstance(entry.stage, Shards) else ():

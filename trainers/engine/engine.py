@@ -333,7 +333,7 @@ class Engine:
             yield name, {key: tensor.detach().to("cpu", torch.float32, copy=True) for key, tensor in found.items()}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the full shape of every parameter by name, also where ZeRO divides a parameter among
+        """Return the full shape of every parameter, by name, even where ZeRO divides the parameter among
         workers.
         """
         return {

@@ -222,8 +222,9 @@ def llama_1b() -> Pretraining:
 
 
 def llama_160m() -> Pretraining:
-    """A Llama of the size of GPT-2 small, 162,417,408 parameters with a vocabulary of 32,000: `llama_1b` with
-    the batch size, optimizer and schedule of `gpt2_small`, for 3.2 B tokens.
+    """A Llama with the depth, width, heads and feed-forward size of GPT-2 small; with a vocabulary of 32,000
+    it has 162,417,408 parameters. Otherwise `llama_1b`, with the batch size, optimizer and schedule of
+    `gpt2_small`, for 3.2 B tokens.
     """
     large, small = llama_1b(), gpt2_small()
     return replace(

@@ -12,14 +12,17 @@ from trainers.recipes.decoders import llama_tiny
 
 def awd_lstm() -> Pretraining:
     """ULMFiT's AWD-LSTM (Howard and Ruder, 2018, section 4.1): embeddings of 400 and three layers of 1,150,
-    1,150 and 400 units; 33,556,078 parameters with the 33,278 words of WikiText-2 (Merity et al., 2017, table
-    2: 33 M). Here the vocabulary is that of the corpus's tokenizer. Computed in bf16.
+    1,150 and 400 units, computed in bf16. The vocabulary is that of the corpus's tokenizer. With the 33,278
+    words of WikiText-2 the model has 33,556,078 parameters; Merity et al. (2017, table 2) give 33 M.
 
     Dropout is 0.4 after the embeddings and after the last layer, 0.3 between layers, 0.05 for words and 0.5
-    for recurrent weights. Adam with betas 0.7 and 0.99, rows of 70 tokens in batches of 64. For pretraining
-    on WikiText-103, the paper gives neither the learning rate (here 4e-3, its rate for fine-tuning) nor the
-    length (here ten epochs). Rows begin with a state of zeros. In the paper they begin with the state of the
-    previous row, as windows of longer rows do here with `data.bptt=70`.
+    for recurrent weights. The optimizer is Adam with betas 0.7 and 0.99; a batch is 64 rows of 70 tokens. For
+    pretraining on WikiText-103, the paper gives neither the learning rate (here 4e-3, its rate for
+    fine-tuning) nor the length (here ten epochs).
+
+    Every row begins with a state of zeros, whereas in the paper it begins with the final state of the
+    previous row. To carry the state on within a row, use longer rows and `data.bptt=70`: each window of 70
+    tokens then begins with the final state of the window before it.
     """
     return Pretraining(
         name="awd_lstm",

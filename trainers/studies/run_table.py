@@ -117,8 +117,9 @@ def read_run_table(
 
 
 def _split_sizes(path: Path, shares: RunColumns, target: Mapping[str, float]) -> tuple[RunColumns, np.ndarray | None]:
-    """Return `shares` without the columns that `target` names, and log(size / size of the target) for these
-    columns, [runs, sizes].
+    """Split the size columns from `shares`. `target` maps the name of each size column to the size of the
+    target. Return the remaining columns, and log(size / target size) [runs, sizes], or None if `target` is
+    empty.
     """
     if not target:
         return shares, None

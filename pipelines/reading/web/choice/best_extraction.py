@@ -171,7 +171,8 @@ def _keep_structure(lines: list[Line], keep: list[bool]) -> None:
 
 
 def _scores(rows: list[list[float]], weights: list[float]) -> list[float]:
-    """Return the weighted sum for each row, correctly rounded so that the choice of lines does not depend on
-    the processor.
+    """Return the score of each row: the intercept `weights[0]` plus the row weighted by `weights[1:]`. The
+    products are added without intermediate rounding, so that the choice of lines does not depend on the
+    processor.
     """
     return [math.fsum([weights[0], *map(float.__mul__, weights[1:], row)]) for row in rows]
