@@ -69,15 +69,15 @@ class OpenCorpus:
 
     @property
     def columns(self) -> pa.Schema:
-        """The schema of the columns that can be passed as `columns` to `documents` and `verdicts`: the steps'
-        columns with scalar values, except `drop` and binary hashes and ids.
+        """The schema of the columns that `documents` and `verdicts` accept as `columns`: all scalar columns
+        that steps wrote, except `drop`, `split`, and binary hashes and ids.
         """
         return scalar_columns(self.corpus)
 
     def documents(self, columns: Sequence[str] = (), sources: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """Read the documents that the corpus keeps, with edited text and redacted `url` and `meta`, as
-        `export` writes them: `id`, `text`, `source`, `url`, `meta`, `split` if a source gives one, and
-        `columns`.
+        """Read the kept documents as `export` writes them, with edited text and redacted `url` and `meta`.
+        The columns are `id`, `text`, `source`, `url`, `meta`, `split` if a source gives one, and those named
+        in `columns`.
 
         Raises UserError for an unknown source, an empty list of sources, or a column that is not in the
         property `columns`.
@@ -86,9 +86,9 @@ class OpenCorpus:
         return _reader(schema, self._parts(sources), lambda part: kept_documents(self.corpus, part, schema))
 
     def verdicts(self, columns: Sequence[str] = (), sources: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """Read `id`, `source`, `drop` (the rule that dropped a document, null if it is kept) and `columns` of
-        all documents, without their texts. Columns derived from a URL with personal data are null, as in
-        `documents`.
+        """Read the verdict on every document, kept or dropped, without its text. The columns are `id`,
+        `source`, `drop` (the rule that dropped the document, null if it is kept) and those named in
+        `columns`. Columns derived from a URL with personal data are null, as in `documents`.
 
         Raises UserError for an unknown source, an empty list of sources, or a column that is not in the
         property `columns`.
@@ -104,8 +104,8 @@ class OpenCorpus:
         return _reader(schema, self._parts(sources), table)
 
     def inspect(self, document: str) -> DocumentHistory:
-        """Return the history of a document: where it comes from, which columns every step wrote, and what
-        became of it. The document is given as `source/path#record` or as its id in hex.
+        """Return the history of a document or quarantined record: its origin, the columns that each step
+        wrote, and whether and why it was dropped. `document` is its id, as `source/path#record` or in hex.
 
         Raises UserError if the id is malformed or the corpus has no such document.
         """
@@ -122,9 +122,10 @@ class OpenCorpus:
         dropped: bool = False,
         limit: int = 20,
     ) -> SearchResult:
-        """Search the texts for a phrase, a regular expression (RE2) or, with `words`, an n-gram. Return the
-        totals and the first `limit` documents found. Dropped documents are searched only with `dropped`. The
-        indexes that a search opens stay open for later searches.
+        """Search the texts of the kept documents and, with `dropped`, also of the dropped ones, for a phrase,
+        a regular expression (RE2) or, with `words`, an n-gram. Return the totals and the first `limit`
+        documents with a hit, in the order of the sources. The indexes that a search opens stay open for later
+        searches.
 
         Raises UserError for a query that cannot be run, an unknown source, or an empty list of sources.
         Raises CorruptFileError for a damaged index.
@@ -138,9 +139,11 @@ class OpenCorpus:
     def shards(
         self, shard_set: str | None = None, split: str = "train", sources: Sequence[str] | None = None
     ) -> Iterator[Shard]:
-        """Yield the token shards of a split, memory-mapped. `shard_set` may be left out if there is only one.
+        """Yield the token shards of a split, memory-mapped. `shard_set` may be left out if the corpus has
+        only one shard set.
 
-        Raises UserError for an unknown source, an empty list of sources, or an unknown shard set.
+        Raises UserError for an unknown source, an empty list of sources, or an unknown shard set, and if
+        `shard_set` is left out but the corpus has several.
         """
         _, chosen = choose_shard_set(self.corpus.manifest.shard_sets, shard_set, "shard_set")
         wanted = self.corpus.choose_sources(sources)
@@ -151,9 +154,9 @@ class OpenCorpus:
     def decoded(
         self, shard_set: str | None = None, split: str = "train", sources: Sequence[str] | None = None
     ) -> Iterator[tuple[str, str]]:
-        """Yield (id, text) of each document in token shards: its id as 32 hex digits, and its text, decoded
-        from its tokens. The arguments and errors are those of `shards`. The text is exactly the text that was
-        encoded if the tokenizer is lossless, as byte-level tokenizers are.
+        """Yield (id, text) for each document in the token shards of a split: its id as 32 hex digits, and the
+        text decoded from its tokens. If the tokenizer is lossless, as byte-level tokenizers are, this is
+        exactly the text that was encoded. The arguments and errors are those of `shards`.
         """
         _, chosen = choose_shard_set(self.corpus.manifest.shard_sets, shard_set, "shard_set")
         encoder = Encoder.load(str(self.corpus.directory.verify(chosen.tokenizer.file)))
@@ -176,20 +179,21 @@ def _location(place: Place) -> Location:
 
 
 def open_corpus(location: Place) -> OpenCorpus:
-    """Open a published corpus. Raises UserError if there is none, and CorruptFileError if a step is missing,
-    differs from what the corpus manifest recorded, or may hold forgotten documents.
+    """Open a published corpus, given its directory or the path of its manifest. Raises UserError if there is
+    none, and CorruptFileError if a step is missing, differs from what the corpus manifest recorded, or may
+    hold forgotten documents.
     """
     return OpenCorpus(open_published(_location(location)))
 
 
 def diff(old: Place, new: Place, *, ngrams: int = 0) -> CorpusComparison:
-    """Compare two published corpora: figures by source, an Arrow table of the documents that differ, and
-    distributions of columns.
+    """Compare two published corpora: figures for each source, an Arrow table of the documents that differ,
+    and distributions of columns.
 
-    `old` is a location, or an earlier build of `new`: "previous", or at least the first 6 digits of its
-    fingerprint. If `ngrams` is positive (at most 5), n-grams of up to `ngrams` words are compared as well,
-    for which sampled texts of both corpora are read. Raises UserError if the corpora have no source in
-    common, if there is no such earlier build, or if `ngrams` is out of range.
+    `old` is a location, or names an earlier build of `new`: "previous", or the first 6 or more digits of its
+    fingerprint. If `ngrams` is positive (at most 5), n-grams of up to `ngrams` words are also compared, in
+    sampled texts of both corpora. Raises UserError if the corpora have no source in common, if there is no
+    such earlier build, or if `ngrams` is out of range.
     """
     after, name = _location(new), os.fspath(old)
     before = find_earlier(after, name) if is_build_name(name) else _location(old)
@@ -198,7 +202,11 @@ def diff(old: Place, new: Place, *, ngrams: int = 0) -> CorpusComparison:
 
 def index(corpus: Place, *, sources: Sequence[str] | None = None) -> IndexReport:
     """Index the texts of a corpus, or only those of `sources`, to make searches faster. Parts whose index is
-    up to date are skipped.
+    up to date are skipped. Returns the numbers of parts indexed and skipped, and the sizes of the texts and
+    indexes.
+
+    Raises UserError for an unknown source or an unfinished `forget`, and ConflictError if documents are
+    forgotten in the meantime.
     """
     return index_corpus(_location(corpus), sources)
 
@@ -226,8 +234,9 @@ def plan(
     stages: Mapping[str, StageClass] | None = None,
     rates: Sequence[Place] = (),
 ) -> BuildPlan:
-    """Plan a build without running anything: its steps, which of them are finished, why the others will run,
-    warnings, and the time, memory and disk space that they are expected to take.
+    """Plan a build without running anything. The plan lists the steps, says which of them are finished and
+    why the others will run, gives warnings, and estimates the time, memory and disk space that the build will
+    take.
 
     `config`, `overrides` and `stages` are those of `build`. `rates` are local output directories of other
     corpora, whose builds also inform the estimates. Raises UserError or a subclass if the corpus file is
@@ -246,14 +255,13 @@ def what_if(
     stages: Mapping[str, StageClass] | None = None,
     full: bool = False,
 ) -> dict[str, Impact]:
-    """Estimate the effect of changed filters without building anything: how many documents they would newly
-    drop and newly keep. Deduplication is not repeated. The result has an entry for each source to which a
-    changed filter applies. A change looks like `filter.word_count.at_least=100`. The corpus file, `overrides`
-    and `stages` are those of the build.
+    """Estimate, without building anything, how many documents changed filters would newly drop and newly keep
+    in each source that they apply to. Deduplication is not repeated.
 
-    The estimate comes from the sample that every corpus has; with `full`, every document is counted. Raises
-    UserError for a change that names no rule, for changes without an effect on the rules, for a corpus that
-    was built with other steps, and if a filter reads columns that newly kept documents lack.
+    A change looks like `filter.word_count.at_least=100`. `config`, `overrides` and `stages` are those of
+    `build`. The estimate comes from the sample published with the corpus; with `full`, every document is
+    counted. Raises UserError for a change that names no rule, for changes without an effect on the rules, for
+    a corpus that was built with other steps, and if a filter reads columns that newly kept documents lack.
     """
     loaded = load_corpus_config(local_path(os.fspath(config)), overrides, stages)
     return ask_what_if(loaded, changes).run(full=full)

@@ -46,9 +46,9 @@ _OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")  # RFC 8215: local use
 
 @dataclass(frozen=True)
 class Remote:
-    """The URLs that may be opened, and the options for opening them.
+    """Which URLs may be opened, and with which options.
 
-    Credentials are taken from where the store's own tools look for them. Other options are taken from
+    Credentials are found where the store's own tools look for them. Options without a field here come from
     fsspec's environment variables (`FSSPEC_S3_ANON=true` for public buckets without credentials).
     """
 

@@ -22,8 +22,8 @@ from pipelines.planning.source_fit import fit_of_plan
 @dataclass(frozen=True)
 class PlannedStep:
     """A step of a planned build. `name` includes the source if the step has one (`language.web`), and `stage`
-    is the name of its stage. `directory` is the directory of its results, relative to the output, and
-    `is_finished` says whether the results are there. `why` says why the step will run, such as what has
+    is the name of its stage. Its results are stored in `directory`, relative to the output; `is_finished`
+    says whether they are already there. `why` is the reason why the step will run, for example what has
     changed since it was last built; it is empty if the step is finished.
     """
 
@@ -36,9 +36,9 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What a build would do. `steps` are in the order of the plan. `warnings` are about settings and rules
-    that do not fit the documents of a source, and about rules that test nullable columns without saying what
-    happens to nulls. `expected` has the estimates for the steps that will run, in seconds and bytes, from the
+    """What a build would do. `steps` are in the order of `plan`. `warnings` are about settings and rules that
+    do not fit the documents of a source, and about rules that test nullable columns without saying what
+    happens to nulls. `expected` estimates the time and space that the unfinished steps will take, from the
     rates of earlier builds.
     """
 

@@ -32,8 +32,8 @@ class RegressionKnobs:
 
 @dataclass(frozen=True)
 class BoostedKnobs:
-    """Arguments of scikit-learn's HistGradientBoostingClassifier. The defaults are the library's, but there
-    is no early stopping.
+    """Arguments of scikit-learn's HistGradientBoostingClassifier. The defaults are the library's, except that
+    early stopping is off.
     """
 
     trees: int = 100

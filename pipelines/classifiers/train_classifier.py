@@ -65,8 +65,8 @@ CARD = "MODEL_CARD.md"
 
 @dataclass(frozen=True)
 class ClassifierConfig:
-    """The configuration, in YAML, of a classifier of kind `fasttext`: its positive and negative documents,
-    and how it is trained.
+    """The YAML configuration of a classifier with `kind: fasttext`: its positive and negative documents, and
+    how it is trained.
     """
 
     output: str

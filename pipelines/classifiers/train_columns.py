@@ -31,9 +31,10 @@ RowBalance = Literal["none", "classes", "sources"]
 
 @dataclass(frozen=True)
 class ColumnClassifierConfig:
-    """A classifier's YAML with `kind: columns`: a model of columns that the steps of built corpora wrote,
-    trained on documents of two classes. The classes come either from files of labelled ids, or from a
-    contrast of sources that needs no labels, such as reference texts against a crawl.
+    """The YAML configuration of a classifier with `kind: columns`. Its model predicts the class of a
+    document, positive or negative, from columns that the steps of built corpora wrote. The classes are given
+    either by files of labelled ids, or by a contrast of sources that needs no labels, such as reference texts
+    against a crawl.
     """
 
     output: str

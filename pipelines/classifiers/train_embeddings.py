@@ -43,9 +43,9 @@ _CONSTANT = (
 
 @dataclass(frozen=True)
 class EmbeddingClassifierConfig:
-    """A classifier's YAML with `kind: embeddings`: a linear model of the vectors that a step such as `transformer_embeddings`
-    wrote into built corpora. The documents are given in one of three ways: a contrast of sources, files of labelled ids, or
-    files of a judge's scores.
+    """The YAML configuration of a classifier with `kind: embeddings`: a linear model of the vectors that a
+    step such as `transformer_embeddings` wrote into built corpora. Its training documents are given by a
+    contrast of sources, by files of labelled ids, or by files of a judge's scores.
     """
 
     output: str

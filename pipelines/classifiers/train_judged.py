@@ -47,8 +47,9 @@ from pipelines.stages.score.fasttext_model import load_fasttext
 
 @dataclass(frozen=True)
 class JudgedClassifierConfig:
-    """A classifier's YAML with `kind: judged`. From the edited text of documents in built corpora, fastText
-    learns which of them a judge scored at least `threshold` or, with `bins`, in which bin their score is.
+    """The YAML configuration of a classifier with `kind: judged`. From the edited text of documents in built
+    corpora, fastText learns which documents a judge scored at least `threshold` or, with `bins`, which bin
+    the score of each document is in.
     """
 
     output: str

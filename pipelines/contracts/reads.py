@@ -41,8 +41,8 @@ class Text:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the documents, or a column that an earlier step writes. An `optional` column is left out if
-    no step writes it.
+    """An input that is a column: either a column of the documents, or one that an earlier step writes. An
+    `optional` column is left out if no step writes it.
     """
 
     name: str

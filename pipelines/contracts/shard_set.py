@@ -110,19 +110,22 @@ def choose_shard_set(sets: Mapping[str, ShardSet], name: str | None, where: str)
 class Shard:
     """An open shard of n documents and t tokens. The arrays are read-only views of the mapped file.
 
-    `tokens` [t] is uint16 or uint32. `offsets` [n + 1] is int64; document i is tokens[offsets[i]:offsets[i +
-    1]]. `doc_ids` [n] are 16-byte binary. `n_bytes` [n] is int64, the number of UTF-8 bytes of each
-    document's text that were encoded. `facts` is the JSON object in the metadata of the schema.
+    `tokens` [t] is uint16 or uint32. `offsets` [n + 1] is int64; the tokens of document i are
+    tokens[offsets[i]:offsets[i + 1]]. `doc_ids` [n] holds 16-byte binary ids. `n_bytes` [n], int64, holds the
+    number of UTF-8 bytes of each document's text that were encoded. `facts` is the JSON object in the
+    metadata of the schema.
 
-    `sentences`, int32, holds the token offsets within each document at which sentences begin. Document i has
-    sentences[sentence_offsets[i]:sentence_offsets[i + 1]]. Both are None if the build wrote none.
+    `sentences`, int32, holds the token offsets within each document at which sentences begin. Those of
+    document i are sentences[sentence_offsets[i]:sentence_offsets[i + 1]]. Both arrays are None if the build
+    wrote no sentences.
 
-    `spans`, int32 [spans, 3], holds for each span its start and its end (exclusive) as token offsets within
-    the document, and the index of its type in SPAN_TYPES. Document i has spans[span_offsets[i]:span_offsets[i
-    + 1]], which are ascending, disjoint and not empty. Both are None if the build wrote none.
+    `spans`, int32 [spans, 3], holds the start and the end (exclusive) of each span, as token offsets within
+    the document, and the index of its type in SPAN_TYPES. Those of document i are
+    spans[span_offsets[i]:span_offsets[i + 1]]; they are ascending, disjoint and not empty. Both arrays are
+    None if the build wrote no spans.
 
-    `targets`, int32 [n], holds the token offset within each document at which its target begins, for example
-    its translation; -1 for a document without a target. It is None if the build wrote none.
+    `targets`, int32 [n], holds the token offset within each document at which its target, such as a
+    translation, begins, or -1 if the document has no target. It is None if the build wrote no targets.
     """
 
     tokens: np.ndarray

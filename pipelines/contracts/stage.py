@@ -170,8 +170,8 @@ class Stage:
 
 
 class PartStage(Stage):
-    """A stage that annotates one part at a time. The columns of a document must not depend on which other
-    documents `annotate` receives.
+    """A stage that computes columns for one part at a time. Its values for a document must not depend on
+    which other documents `annotate` receives.
     """
 
     def gpus(self) -> float:
@@ -184,8 +184,9 @@ class PartStage(Stage):
         """Load models. Called once per worker process, before the first `annotate`."""
 
     def use(self, facts: Mapping[str, Any]) -> "PartStage":
-        """Return the stage to annotate with. `facts` are the facts of the `derived_steps()` by name. Called
-        only for stages with derived steps.
+        """Return the stage whose `annotate` is to be called, given the facts of the derived steps. `facts`
+        maps each name in `derived_steps()` to the facts of that step. Called only for stages with derived
+        steps.
         """
         raise NotImplementedError
 
@@ -219,27 +220,27 @@ def annotate_checked(stage: PartStage, docs: pa.Table) -> pa.Table:
 
 
 class CorpusStage(Stage):
-    """A stage that works on the whole corpus, such as clustering, training a tokenizer or writing shards, and
-    distributes its own tasks.
+    """A stage that receives all parts together, for example to cluster documents, train a tokenizer or write
+    shards. It distributes its own tasks.
     """
 
     @property
     def extrapolates(self) -> bool:
-        """Whether a random sample can estimate the effect of the stage. By default this is false for a stage
-        that writes columns, because it may compare documents.
+        """Whether a random sample can estimate the effect of the stage on the whole corpus. By default this
+        is false for a stage that writes columns, because such a stage may compare documents with each other.
         """
         return not self.writes().names
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Do the work and commit its files through `out`. Returns the `facts` of the step's manifest.
+        """Run the stage, commit its files through `out`, and return the `facts` of the step's manifest.
 
         A stage that writes columns commits one unit for every part, named `part.unit`. The first file of this
         unit is `parts/UNIT.arrow`, made by `write_table` from a table with the schema `writes()` and a row
         for each document of the part. The counts of the unit are `count_drops(table).facts()`. Intermediate
-        results are units with other names, whose files are in `work/`.
+        results are committed as units with other names, and their files are in `work/`.
 
-        A task returns at once if `out.receipt(unit)` shows that an earlier build has finished it. The content
-        of files must not depend on how tasks share the work.
+        A task should return at once if `out.receipt(unit)` shows that an earlier build has finished the unit.
+        The content of files must not depend on how the work is divided among tasks.
         """
         raise NotImplementedError
 

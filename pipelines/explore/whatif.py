@@ -30,11 +30,12 @@ _Z = 1.96  # standard deviations of a normal distribution that cover 95 %
 
 @dataclass
 class Impact:
-    """The effect of changed filters on one source. It covers the kept documents, and those first dropped by a
-    filter or deduplication.
+    """The effect of changed filters on one source. It covers the documents that are kept, or that a filter or
+    deduplication was the first to drop.
 
     `documents` is the number of these documents, and `kept` is how many of them the current filters keep.
-    `seen` is how many of them were examined: a sample, or all. The other counts are of examined documents.
+    `seen` is how many of them were examined: a sample, or all. All other fields describe only the examined
+    documents.
     """
 
     documents: int
@@ -59,8 +60,8 @@ class Impact:
 
     def change(self) -> tuple[float, float]:
         """Return the net number of documents gained, and half the width of its 95 % confidence interval (0 if
-        exact or if no document was examined). If documents were examined and none changed, the half-width
-        follows the rule of three.
+        exact or if no document was examined). If a sample was examined and none of its documents changed, the
+        half-width follows the rule of three.
         """
         gained = self.newly_kept - self.newly_dropped
         squares = self.newly_kept + self.newly_dropped

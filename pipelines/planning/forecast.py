@@ -32,7 +32,8 @@ class Rate:
 @dataclass(frozen=True)
 class Estimate:
     """The estimate for one step: worker seconds, memory of its largest task in bytes (`peak`), and bytes
-    shuffled (`work`) and stored (`disk`). `measured_on` is the number of bytes of text behind the rate.
+    shuffled (`work`) and stored (`disk`). `measured_on` is the number of bytes of text in the finished steps
+    from which the estimate is derived.
     """
 
     seconds: float
@@ -44,10 +45,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The forecast for a build. `steps` has the estimates of its unfinished steps, by label, and `unknown`
-    the labels of the unfinished steps that cannot be estimated. `workers` is the number of workers of the
-    step that finished last. `fixed` is the wall-clock time in seconds that the last build spent outside
-    steps: starting Ray, planning, and writing the report.
+    """The forecast for a build. `steps` maps the labels of its unfinished steps to their estimates; `unknown`
+    lists the labels of those that cannot be estimated. `workers` is the number of workers of the step that
+    finished last. `fixed` is the wall-clock time in seconds that the last build spent outside steps: starting
+    Ray, planning, and writing the report.
     """
 
     steps: dict[str, Estimate]
@@ -70,7 +71,7 @@ class Forecast:
     @property
     def disk(self) -> int:
         """The disk space in bytes that the build needs at its peak: the files of all estimated steps, plus
-        the largest shuffle of any of them.
+        the largest shuffle of a single step.
         """
         return sum(step.disk for step in self.steps.values()) + max((s.work for s in self.steps.values()), default=0)
 

@@ -94,9 +94,10 @@ def skewness(total: float, squares: float, cubes: float, sampled: int) -> float:
 
 
 def add_intervals(intervals: Sequence[SampleEstimate]) -> SampleEstimate:
-    """Return the sum of independent estimates. To find its interval, the squared distances from each estimate
-    to the ends of its interval are added, as variances would be (Zou, Huang and Zhang 2009, "A note on
-    confidence interval estimation for a linear function of binomial proportions").
+    """Return the sum of independent estimates, with its interval. The squared distance from the sum to each end
+    of its interval is the sum of the squared distances from the estimates to the same ends of theirs, as
+    variances would be added (Zou, Huang and Zhang 2009, "A note on confidence interval estimation for a
+    linear function of binomial proportions").
     """
     total = sum(each.estimate for each in intervals)
     below = sqrt(sum((each.estimate - each.low) ** 2 for each in intervals))

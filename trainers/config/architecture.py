@@ -169,21 +169,22 @@ class Model:
     """An architecture and its sizes. `width` is the hidden size, `feed_forward` the inner size of a block.
 
     `layers` is the depth of each stack; `decoder_layers` overrides it for the decoder. `head_width` is the
-    width of one head, which in T5 3B and 11B is not width / heads. `position` is one of the architecture's
-    schemes. The scheme `relative` clips distances at `relative_distance`. `gated` selects T5 v1.1's
-    feed-forward. `tied` shares weights between the output layer and the embeddings, `tied_stacks` between
-    encoder and decoder (Raffel et al., 2020, section 3.2.2). `sentence_head` adds the classifier of sentence
-    pairs, `boundary_head` the layers that objective span_boundary trains. `rope_base` is the base of the
-    rotary positions, in ModernBERT only of its global layers. `norm_epsilon` belongs to Llama's RMS norm
-    (1e-5 in Llama 2 and 3). T5 has its own initialisation, so it takes no `initializer_range`.
+    width of one head, which in T5 3B and 11B is not width / heads. `position` selects one of the position
+    schemes that the architecture supports; the scheme `relative` clips distances at `relative_distance`.
+    `gated` selects T5 v1.1's feed-forward. `tied` shares weights between the output layer and the embeddings,
+    `tied_stacks` between encoder and decoder (Raffel et al., 2020, section 3.2.2). `sentence_head` adds the
+    classifier of sentence pairs, `boundary_head` the layers that objective span_boundary trains. `rope_base`
+    is the base of the rotary positions, in ModernBERT only of its global layers. `norm_epsilon` belongs to
+    Llama's RMS norm (1e-5 in Llama 2 and 3). T5 has its own initialisation, so it takes no
+    `initializer_range`.
 
     `embedding_size` is the width of the embeddings, which a matrix maps to `width`. For a BERT with such
     embeddings, use electra without a generator and train it with objective masked. `generator_size` adds the
     generator that objective replaced_tokens trains. The generator has `generator_layers` layers.
     `generator_size` is the ratio of the generator's heads, width and feed-forward size to the discriminator's
     (Clark et al., 2020, table 6: 1/4 for small and large, 1/3 for base). In electra, the two share the
-    embeddings. In deberta_v2, the generator has the whole width (`generator_size: 1`) and usually fewer
-    layers (He et al., 2023, section 5.1: half as many). With `embedding_sharing: gradient_disentangled`, the
+    embeddings. In deberta_v2, the generator has the full width (`generator_size: 1`) and usually fewer layers
+    (He et al., 2023, section 5.1: half as many). With `embedding_sharing: gradient_disentangled`, the
     discriminator's embeddings are the sum of the generator's and a separate table, and the discriminator's
     loss trains only that table (section 3.2). With `shared`, both losses train the same embeddings.
 
@@ -196,12 +197,12 @@ class Model:
     after the embeddings, `hidden_dropout` units between layers, `dropout` units after the last layer, and
     `weight_dropout` recurrent weights.
 
-    In ELMo, `width` is the size of the states of both directions together. Each direction has half of it, and
-    so do the embeddings. `feed_forward` is the number of cells per direction, which are projected to that
-    half (1,024 and 4,096 as published). With `character_filters`, the vector of a token is computed from its
-    characters instead of being looked up in a table. There are `character_filters` filters (2,048 as
-    published), with the published proportions of filter widths, followed by `highway_layers`. The output
-    layer is then not tied to the embeddings.
+    In ELMo, `width` is the size of the states of both directions together. Each direction has half that
+    width, and so do the embeddings. `feed_forward` is the number of cells per direction, whose outputs are
+    projected to half of `width` (as published, `width` is 1,024 and `feed_forward` 4,096). With
+    `character_filters`, the vector of a token is computed from its characters instead of being looked up in a
+    table. There are `character_filters` filters (2,048 as published), with the published proportions of
+    filter widths, followed by `highway_layers`. The output layer is then not tied to the embeddings.
 
     In CANINE, `positions` is a number of characters, and each of the eight tables of hashed embeddings also
     has `positions` rows (16,384 as published). `character_buckets` replaces the output layer over tokens with
@@ -223,8 +224,8 @@ class Model:
     `character_filters`), `layer_groups` (1), `shared_parts` (all), `feed_forward` (4 x width; 8/3 x width,
     rounded up to a multiple of 64, in Llama and gated T5; 3/2 x width in ModernBERT; 23/8 x width in
     AWD-LSTM; width in GRU), `position` (the architecture's default), `vocab_size` (the tokenizer's, rounded
-    up to a multiple of 64 for the matrix products). With a generator, so are `generator_layers` (= layers)
-    and, in deberta_v2, `embedding_sharing` (gradient_disentangled).
+    up to a multiple of 64 for the matrix products). With a generator, `generator_layers` (= layers) and, in
+    deberta_v2, `embedding_sharing` (gradient_disentangled) are computed, too.
     """
 
     architecture: ArchitectureName

@@ -20,7 +20,7 @@ Pooling = Literal["first", "last", "mean", "max", "last_max_mean"]
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """How the head of a task reads a text.
+    """The pooling and the dropout of a task's head.
 
     `pooling` chooses the state that represents a text: the state of its first or last token, the mean or the
     maximum over its tokens, or the last, maximum and mean concatenated (ULMFiT; Howard and Ruder, 2018,
@@ -43,17 +43,18 @@ class HeadSettings:
 
 @dataclass(frozen=True)
 class Encoding:
-    """How texts become rows of tokens.
+    """How texts become rows of tokens, and whether the model answers in text.
 
     An input has at most `max_length` tokens, special and virtual tokens included. In multiple choice, the
-    limit applies to the input with one candidate; in an encoder-decoder, to each side; in text to text with a
-    decoder, to source and target together. Null means the model's number of positions, which `max_length` may
-    exceed only in T5.
+    limit applies to the input together with one candidate; in an encoder-decoder, to each side; in text to
+    text with a decoder, to source and target together. Null means the model's number of positions, which
+    `max_length` may exceed only in T5.
 
-    In text to text, sources and targets that are too long are truncated. Otherwise, a long passage of a span
-    task or sentence of a tagging task is cut into windows that share `stride` tokens, but at most half of
-    their length. Other long texts are truncated, the longer one of a pair first. With `packed`, a row holds
-    several inputs that do not attend to each other, which saves padding and leaves the loss the same.
+    In text to text, sources and targets that are too long are truncated. In other tasks, a long passage (span
+    tasks) or a long sentence (tagging tasks) is cut into windows. Neighbouring windows share `stride` tokens,
+    but no more than half a window. Other long texts are truncated, the longer one of a pair first. With
+    `packed`, a row holds several inputs that do not attend to each other, which saves padding and leaves the
+    loss the same.
 
     With `text_to_text`, the model solves any task by writing the answer, as the task's templates define it.
     An answer ends after `answer_tokens` tokens at the latest; null means the longest target of the training
@@ -84,8 +85,8 @@ class Mixing:
 
     With `kind: proportional`, a task's rate is proportional to its number of inputs, counted up to `limit`.
     An example is one input, except that a long text of a span or tagging task is cut into several. With
-    `kind: temperature`, this number is raised to the power 1 / `temperature`. With `kind: equal`, all tasks
-    have the same rate.
+    `kind: temperature`, the number, also counted up to `limit`, is raised to the power 1 / `temperature`.
+    With `kind: equal`, all tasks have the same rate.
     """
 
     kind: Literal["proportional", "temperature", "equal"] = "proportional"

@@ -19,16 +19,16 @@ class Optimizer:
     and momentum `muon_momentum`, and AdamW for all other parameters. `asgd` is NT-ASGD, the averaged SGD of
     AWD-LSTM (Merity et al., 2017, section 3), for all parameters; it is only for pretraining.
 
-    With `asgd`, averaging of the weights begins at the first validation whose loss is above the lowest loss
-    of the earlier validations, not counting the last `non_monotone_interval` of them. From then on, the
-    average is validated, evaluated, exported and fine-tuned, while training continues from the last weights.
-    Weight decay is part of the gradient, after clipping, as in torch.optim.SGD. The authors use
-    `learning_rate` 30, `weight_decay` 1.2e-6, `gradient_clipping` 0.25, `decay_embeddings` and a constant
-    schedule.
+    With `asgd`, averaging of the weights begins at the first validation whose loss is higher than that of an
+    earlier one; the `non_monotone_interval` validations directly before it do not count. From then on, the
+    average is validated, evaluated, exported and fine-tuned, while training continues from the latest,
+    unaveraged weights. Weight decay is added to the gradient after clipping, as in torch.optim.SGD. The
+    authors use `learning_rate` 30, `weight_decay` 1.2e-6, `gradient_clipping` 0.25, `decay_embeddings` and a
+    constant schedule.
 
     All rates follow the schedule. Weight decay applies to matrices, never to norm gains and biases, and to
     embeddings only with `decay_embeddings`. `gradient_clipping` is the maximum global gradient norm, 0 for no
-    clipping. Muon allows no clipping: its update of a matrix has norm sqrt(rank) whatever the gradient, and
+    clipping. Muon allows no clipping: its update of a matrix has norm sqrt(rank) for any gradient, and
     DeepSpeed would clip by the norm of these updates. Muon needs a C++ compiler. A step whose loss or
     gradient norm is not finite is skipped: weights and moments keep their values and training continues with
     the next batch. More than `max_skipped_in_row` skipped steps in a row stop the run.
@@ -84,12 +84,12 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The learning rate over the run: a linear warm-up, then the shape `kind`. `linear`, `cosine` and `wsd`
-    decay to `final_fraction` of the peak.
+    """The learning rate over the run: a linear warm-up to the peak, then a curve of the given `kind`.
+    `linear`, `cosine` and `wsd` decay to `final_fraction` of the peak.
 
     `wsd` (warm-up, stable, decay; Hu et al., 2024) decays linearly over the last `decay_fraction` of the
     steps after the warm-up. `inverse_sqrt` (Vaswani et al., 2017) decays with the inverse square root of the
-    step, but not below `final_fraction`. The formulas are in `trainers.engine.schedule`. With
+    step, but not below `final_fraction` of the peak. The formulas are in `trainers.engine.schedule`. With
     `warmup_fraction`, `warmup_steps` is computed as that share of the steps.
     """
 
@@ -114,8 +114,8 @@ class Schedule:
 
 @dataclass(frozen=True)
 class BatchSize:
-    """The data of one optimizer step, over all workers. Give `sequences` or, in pretraining, `tokens`; the
-    other is computed.
+    """The size of the batch of one optimizer step, over all workers. Give `sequences` or, in pretraining,
+    `tokens`; the other is computed.
 
     All steps have the same number of sequences. `tokens` is normally the number of sequences times their
     length. Where packing leaves padding, or the objective adds marks to each document, it is the average
@@ -160,7 +160,7 @@ class Checkpoints:
     """When checkpoints are written and which are kept. A checkpoint is written every `every` steps, when the
     run ends or is stopped, at every step that is evaluated (`evaluation`) and, in fine-tuning, after every
     validation that is the best so far. The newest `keep` are kept, in addition to the best of a fine-tuning
-    run. Checkpoints at multiples of `keep_every` steps are kept, too; 0 turns this off.
+    run and, unless `keep_every` is 0, those at multiples of `keep_every` steps.
     """
 
     every: int = 250
@@ -184,9 +184,10 @@ class Init:
     architectures. Its tokenizer must be the corpus's, unless `vocabulary` is `transfer`.
 
     With `vocabulary: transfer`, the run uses the tokenizer of its corpus, even if the parent has a different
-    one. In the embeddings and the output layer, a token that the parent also has keeps its row. A new token
-    begins with the mean of the rows of the tokens into which the parent's tokenizer splits its text (fast
-    vocabulary transfer; Gee et al., 2022). Both tokenizers must be byte-level BPE that keeps every byte.
+    one. In the embeddings and the output layer, a token that the parent also has keeps its row. The initial
+    row of a new token is the mean of the rows of its parts, the tokens into which the parent's tokenizer
+    splits it (fast vocabulary transfer; Gee et al., 2022). Both tokenizers must be byte-level BPE and keep
+    every byte.
 
     If the parent is a run, `step` selects the checkpoint; null means the best of a fine-tuning run, otherwise
     the newest. `optimizer: keep` also loads the optimizer state of the checkpoint. With `data: continue`,

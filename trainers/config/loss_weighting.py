@@ -17,9 +17,9 @@ class GroupDRO:
     weight x nats per target, and the weights grow where the model is worst compared with a `reference`.
 
     Before each step, the excess loss of a domain is the mean over its targets of max(0, nats of this model -
-    nats of the reference). Weights start uniform. They are multiplied by exp(`step_size` x excess loss) and
-    normalised, and a share `smoothing` of them is replaced by uniform weights. A domain without a target in a
-    step keeps its last excess loss. A skipped step changes no weight.
+    nats of the reference). Weights start uniform. They are multiplied by exp(`step_size` x excess loss),
+    normalised and mixed with uniform weights, whose share in the mix is `smoothing`. A domain without a
+    target in a step keeps its last excess loss. A skipped step changes no weight.
 
     The order of the data does not change: `data.weights` say how often each domain is read. The paper reads
     all domains equally (`data.weights: uniform`). At the end, the mean of the weights over all steps is
@@ -48,14 +48,14 @@ class ADO:
     fast.
 
     A law is fitted to the learning curve of each domain: loss = floor + coefficient x n ^ -exponent, where n
-    counts the domain's targets, each multiplied by its factor in the loss. A domain's speed is the slope of
-    its law at the present n. The preference for a domain is proportional to prior x credit ^
-    `credit_exponent` x speed. The prior is the share of the domain in the text read so far, so `data.weights`
-    sets it. Credit is the moving average of the weights with rate `credit_rate`. The weights are
-    `policy_rate` x preference + (1 - `policy_rate`) x the mean of the weights since the warm-up, and a share
-    `smoothing` of them is replaced by uniform weights. During the first `warmup_fraction` of the steps, the
-    weights are the prior. The laws are fitted to the curves from half of the warm-up on, and refitted at
-    intervals that grow by 2 %.
+    counts the domain's targets, each multiplied by its factor in the loss. A domain's speed is how steeply
+    its law falls at the present n. The preference for a domain is proportional to prior x credit ^
+    `credit_exponent` x speed. The prior is the domain's share of all targets read so far, which follows
+    `data.weights`. Credit is the moving average of the weights with rate `credit_rate`. The weights are
+    `policy_rate` x preference + (1 - `policy_rate`) x the mean of the weights since the warm-up, mixed with
+    uniform weights, whose share in the mix is `smoothing`. During the first `warmup_fraction` of the steps,
+    the weights are the prior. The curves begin halfway through the warm-up, and the laws are refitted
+    whenever the number of steps has grown by 2 %.
 
     The paper draws domains by these weights. Here domains are drawn by `data.weights`, so that the order of
     the data is known before the run, and the loss of a target is multiplied by weight / share read: the

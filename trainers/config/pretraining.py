@@ -20,8 +20,8 @@ _CAUSAL = Causal()
 
 @dataclass(frozen=True)
 class MixtureStage:
-    """A stage of the mixture: `weights` (as in Data) apply until the run has read `until_tokens` tokens,
-    counted from its start.
+    """A stage of the mixture, during which `weights` (as in Data) apply. It ends when the run has read
+    `until_tokens` tokens, counted from the start of the run.
     """
 
     until_tokens: int
@@ -44,8 +44,8 @@ def _check_weights(weights: str | dict[str, float]) -> None:
 
 @dataclass(frozen=True)
 class LengthPhase:
-    """A phase of the run: rows have `sequence_length` tokens until the run has taken `until_step` steps,
-    counted from its start.
+    """A phase of the run, during which rows have `sequence_length` tokens. It ends when the run has taken
+    `until_step` steps, counted from the start of the run.
     """
 
     until_step: int
@@ -78,8 +78,8 @@ class Data:
     run. Once a source reaches its limit, the others share its weight.
 
     If the `shards` step splits sources into domains (docs/domains.md), each domain is read as a separate
-    source, and mappings given as `weights` or `max_epochs` may name any level. A name stands for the domains
-    below it that are not covered by a longer name: in `{web: 0.6, "web:science": 0.3}`, `web` is the source
+    source, and mappings given as `weights` or `max_epochs` may name any level. A name covers all domains
+    below it, except those that a longer name covers: in `{web: 0.6, "web:science": 0.3}`, `web` is the source
     `web` without its science. Its weight is shared among these domains in proportion to their tokens.
 
     With `subset` below 1, only that share of each source's sequences is read, always the same ones: a random
@@ -89,8 +89,8 @@ class Data:
     unless it is the only one.
 
     `phases` and `stages` apply first, in order; `sequence_length` applies after the last phase, `weights`
-    after the last stage. Every phase cuts new sequences, so each source begins a new epoch in it. The token
-    counts that end stages, and the epochs that `max_epochs` limits, continue across phases.
+    after the last stage. Every phase cuts new sequences, so each source begins a new epoch in it. The tokens
+    counted for `stages` and the epochs counted for `max_epochs` continue across phases.
 
     With `bptt`, a row is trained in consecutive windows of that many tokens, with an optimizer update for
     each window: truncated back-propagation through time. A window begins with the state at the end of the
@@ -153,9 +153,9 @@ class Data:
 
 @dataclass(frozen=True)
 class Validation:
-    """When the validation loss is measured, and on how much text. It is measured at every step that is a
-    multiple of `every` and at least `from_step`, and at the end. It covers `tokens` tokens of each source,
-    spread evenly over the source's validation split.
+    """When the validation loss is measured, and on how much text. It is measured at multiples of `every` from
+    step `from_step` on, and at the end. It covers `tokens` tokens of each source, spread evenly over the
+    source's validation split.
 
     The rows are made like training rows, so `loss` and `bits_per_byte` compare runs with the same objective,
     packing and sequence length. Both weight the sources by `data.weights`; `uniform_loss` weights all sources
@@ -216,8 +216,8 @@ class PeriodicEvaluation:
 class Pretraining(Job):
     """A run that trains on the token shards of corpora with a self-supervised objective.
 
-    With `online_weights`, the weights of domains in the loss change from step to step. The `loss` and the
-    losses of sources in the log are computed without these weights.
+    With `online_weights`, the weights of domains in the training loss change from step to step. The log
+    reports `loss` and the loss of each source without these weights.
     """
 
     kind: Literal["pretraining"] = "pretraining"

@@ -36,9 +36,9 @@ class FillInTheMiddle(PairObjective):
 
     A share `rate` of the documents is cut at two places, drawn uniformly from the positions before, between
     and after their characters. Of these documents, a share `spm` is written in the order suffix, prefix,
-    middle. The paper finds that rates up to 0.9 cost nothing in left-to-right prediction. Each part is
-    encoded separately, as a prompt with the same text would be. With WordPiece and other vocabularies that do
-    not keep spaces, documents are cut between tokens.
+    middle, and the others in the order prefix, suffix, middle. The paper finds that rates up to 0.9 cost
+    nothing in left-to-right prediction. Each part is encoded separately, as a prompt with the same text would
+    be. With WordPiece and other vocabularies that do not keep spaces, documents are cut between tokens.
     """
 
     kind: Literal["fill_in_the_middle"] = "fill_in_the_middle"

@@ -33,8 +33,9 @@ from trainers.rows.random import uniforms
 
 @dataclass(frozen=True)
 class MixturePart:
-    """One objective of a mixture. Its share of the rows is its `weight` divided by the sum of all weights.
-    `token`, a special token of the tokenizer, precedes each of its inputs; null for none.
+    """One objective of a mixture, which gets an expected share of the rows equal to its `weight` divided by
+    the sum of all weights. `token` is a special token of the tokenizer that precedes each input of the
+    objective, or null for none; it must be null for `causal`.
     """
 
     objective: Causal | SpanCorruption | SalientSpans | Multitask | Denoising | PrefixLM | FillInTheMiddle
@@ -79,10 +80,11 @@ UL2 = _ul2()
 class ObjectiveMixture(TrainingObjective):
     """Train on several objectives: each row goes to one of `parts`, drawn by weight.
 
-    The default is the seven denoisers of UL2, each with a mode token. Two use `<reserved_0>`: spans of 3 and
-    of 8 tokens, 15 % of the tokens. Four use `<reserved_2>`: spans of 3, 8 and 64 tokens, 50 % of the tokens,
-    and spans of 64 tokens, 15 %. One uses `<reserved_1>` and gets a fifth of the rows: it predicts the last
-    quarter of a text.
+    The default is the seven denoisers of UL2, each with a mode token. Six corrupt spans, and share four
+    fifths of the rows equally. Two of them use `<reserved_0>` and remove 15 % of the tokens, in spans of 3 or
+    of 8 tokens on average. Four use `<reserved_2>`: three remove 50 % of the tokens, in spans of 3, 8 or 64
+    tokens, and one removes 15 %, in spans of 64. The seventh uses `<reserved_1>`, gets a fifth of the rows,
+    and predicts the last quarter of a text.
 
     On the command line a mixture is written `objective={kind: mixture, parts: [{objective: causal},
     {objective: {kind: span_corruption, rate: 0.3}, weight: 2}]}`.

@@ -20,7 +20,7 @@ from trainers.rows.batch import Batch
 
 @dataclass(frozen=True)
 class Multitask(Corruption):
-    """Write the target of a pair, given its source: the answer of a task, a translation, a summary. A
+    """Predict the target of a pair from its source: the answer to a task, a translation, a summary. A
     document without a target is corrupted as in `span_corruption`, which documents the fields. The weights of
     sources determine the mixture of pairs and text.
 
@@ -28,8 +28,8 @@ class Multitask(Corruption):
     than a row are cut. A piece of a pair is still a pair if it contains tokens of both source and target;
     otherwise it is read as a document without a target.
 
-    A source or a target may have all tokens of a pair except one. For this reason, an encoder-decoder's rows
-    of 512 hold 512 tokens of text, whereas rows of `span_corruption` hold 568.
+    In an encoder-decoder, rows of length 512 hold at most 512 tokens of text, because a source or a target
+    may contain all tokens of its pair except one. With `span_corruption` and its defaults, they hold 568.
     """
 
     kind: Literal["multitask"] = "multitask"

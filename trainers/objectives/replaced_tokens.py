@@ -22,15 +22,16 @@ class ReplacedTokens(Masking):
     """Train a generator to predict masked tokens, and a discriminator to detect the tokens that the generator
     has replaced.
 
-    Tokens are chosen as in `masked`. The minimised loss is the generator's loss at the chosen tokens, `loss`,
-    plus `discriminator_weight` times the binary cross-entropy over all tokens that the discriminator reads,
-    `discriminator_loss`. For the generator, a share `mask_share` of the chosen tokens becomes `<mask>`. By
-    default the rest stay unchanged, as in the authors' code (the paper masks all). For the discriminator,
-    each chosen token is replaced with a token drawn from the generator.
+    Tokens are chosen as in `masked`. Training minimises `loss` + `discriminator_weight` *
+    `discriminator_loss`: `loss` is the generator's loss at the chosen tokens, and `discriminator_loss` the
+    discriminator's binary cross-entropy over all tokens that it reads. For the generator, a share
+    `mask_share` of the chosen tokens becomes `<mask>`. By default the rest stay unchanged, as in the authors'
+    code (the paper masks all). For the discriminator, each chosen token is replaced with a token drawn from
+    the generator.
 
-    Three measures are also logged. `replaced_share` is the share of tokens that the replacement changed;
-    `replaced_accuracy` is the discriminator's accuracy on these tokens, `original_accuracy` its accuracy on
-    all others. The other fields work as in `masked`. Requires `model.generator_size`.
+    Three measures are also logged. `replaced_share` is the share of all tokens that the replacement changed;
+    `replaced_accuracy` is the discriminator's accuracy on the changed tokens, and `original_accuracy` its
+    accuracy on the others. The other fields work as in `masked`. Requires `model.generator_size`.
     """
 
     mask_share: float = 0.85

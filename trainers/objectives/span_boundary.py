@@ -23,15 +23,15 @@ PLACES = 20
 
 @dataclass(frozen=True)
 class SpanBoundary(Masking):
-    """Predict the tokens of masked spans of whole words, and predict them again from the two tokens next to
-    their span.
+    """Predict the tokens of masked spans of whole words, and predict them again from the tokens on either
+    side of the span.
 
     The minimised loss is the sum of `loss` and `boundary_loss`, each a mean over its targets. For
     `boundary_loss`, a token is predicted from the final states of the tokens before and after its span, and
-    from its place in the span, 1 to 20. Tokens beyond place 20 are not targets of `boundary_loss`. Nor are
-    the tokens of a span that has no token on one side, because the row begins or ends inside the document.
-    The two tokens next to a span may be marks, or belong to other spans. The fields work as in `masked`, but
-    `unit` is always `spans`. Requires `model.boundary_head`.
+    from its place in the span, 1 to 20. Tokens beyond place 20 are not targets of `boundary_loss`. If the row
+    begins or ends inside a document, a span there may have no token on one side; its tokens are not targets
+    of `boundary_loss` either. The tokens next to a span may be marks, or belong to other spans. The fields
+    work as in `masked`, but `unit` is always `spans`. Requires `model.boundary_head`.
     """
 
     unit: Literal["spans"] = "spans"

@@ -35,10 +35,10 @@ def demo_decoder() -> Pretraining:
 def gpt() -> Pretraining:
     """GPT (Radford et al., 2018, section 4.1): 116,534,784 parameters with its vocabulary of 40,000 merges.
 
-    100 epochs of about 1e9 tokens from books, in batches of 64 sequences of 512; Adam at 2.5e-4 after 2,000
-    warm-up steps, cosine to 0, dropout 0.1, weight decay 0.01 on all parameters except biases and gains. The
-    only special token of the published tokenizer is `<unk>`, which therefore separates documents. Computed in
-    bf16.
+    The budget of 1e11 tokens is 100 epochs of about 1e9 tokens from books. Batches contain 64 sequences of
+    512 tokens. Adam with a learning rate of 2.5e-4 after 2,000 warm-up steps, then cosine to 0; dropout 0.1;
+    weight decay 0.01 on all parameters except biases and gains. The only special token of the published
+    tokenizer is `<unk>`, which therefore separates documents. Computed in bf16.
     """
     return Pretraining(
         name="gpt",
@@ -56,14 +56,13 @@ def gpt() -> Pretraining:
 
 
 def gpt2_small() -> Pretraining:
-    """GPT-2 small, 124,439,808 parameters, in batches of 512 sequences of 1,024 (Radford et al., 2019). The
-    budget of 10 B tokens is ours.
+    """GPT-2 small, 124,439,808 parameters, in batches of 512 sequences of 1,024 (Radford et al., 2019).
 
-    The paper gives neither a budget nor learning rates. The learning rate, schedule and optimizer are those
-    of the GPT-3 model of this size (Brown et al., 2020, table 2.1 and appendix B): betas 0.9 and 0.95, weight
-    decay 0.1, clipping at 1, warm-up over 375 M tokens, cosine to a tenth. Computed in bf16. Position
-    embeddings are initialised with a standard deviation of 0.02, like token embeddings; the released code
-    uses 0.01.
+    The paper gives neither a budget nor learning rates. The budget of 10 B tokens is our choice. The learning
+    rate, schedule and optimizer are those of the GPT-3 model of this size (Brown et al., 2020, table 2.1 and
+    appendix B): 6e-4, betas 0.9 and 0.95, weight decay 0.1, clipping at 1, warm-up over 375 M tokens, cosine
+    to a tenth. Computed in bf16. Position embeddings are initialised with a standard deviation of 0.02, like
+    token embeddings; the released code uses 0.01.
     """
     return Pretraining(
         name="gpt2_small",
@@ -177,25 +176,26 @@ def gpt3_6_7b() -> Pretraining:
 
 def gpt3_13b() -> Pretraining:
     """GPT-3 13B, 12,853,386,240 parameters: 40 layers of width 5,120, batches of 2 M tokens, learning rate
-    1e-4. The paper's width of 5,140 (table 2.1) is not a multiple of its 40 heads.
+    1e-4. The paper's width of 5,140 (table 2.1) is not divisible by its number of heads, 40.
     """
     return _gpt3("gpt3_13b", 40, 5120, 40, 1024, 1e-4, 3)
 
 
 def gpt3() -> Pretraining:
     """GPT-3, 174,604,259,328 parameters: 96 layers of width 12,288, batches of 3.2 M tokens, learning rate
-    6e-5. This recipe is here to document the parameter count. The model is too large to train here, because
-    every worker builds it in fp32, which takes 698 GB of memory.
+    6e-5. This recipe only documents the parameter count. The model is too large to train here, because every
+    worker builds all of it in fp32, which takes 698 GB of memory.
     """
     return _gpt3("gpt3", 96, 12288, 96, 1600, 6e-5, 3)
 
 
 def llama_1b() -> Pretraining:
-    """A Llama of 1.1 B parameters, with the sizes and training of TinyLlama (Zhang et al., 2024, section 2).
+    """A Llama of 1.1 B parameters, with the sizes and training settings of TinyLlama (Zhang et al., 2024,
+    section 2), but fewer tokens.
 
-    1,100,048,384 parameters with its vocabulary of 32,000; batches of 2 M tokens, AdamW at 4e-4 with betas
-    0.9 and 0.95, weight decay 0.1, clipping at 1, 2,000 warm-up steps, cosine to a tenth. The budget is 22 B
-    tokens, 20 per parameter (Hoffmann et al., 2022); TinyLlama was trained on 3 T tokens.
+    It has 1,100,048,384 parameters with TinyLlama's vocabulary of 32,000. Batches of 2 M tokens, AdamW at
+    4e-4 with betas 0.9 and 0.95, weight decay 0.1, clipping at 1, 2,000 warm-up steps, cosine to a tenth. The
+    budget is 22 B tokens, 20 per parameter (Hoffmann et al., 2022); TinyLlama was trained on 3 T tokens.
     """
     return Pretraining(
         name="llama_1b",
@@ -256,8 +256,8 @@ def llama_tiny() -> Pretraining:
 
 
 def tiny_gpt2() -> Pretraining:
-    """A GPT-2 of toy size that learns within a minute on a CPU: `llama_tiny` with GPT-2's architecture and a
-    standard deviation of initial weights of 0.06.
+    """A GPT-2 of toy size that learns within a minute on a CPU: `llama_tiny` with GPT-2's architecture and
+    initial weights of standard deviation 0.06.
     """
     llama = llama_tiny()
     return replace(
@@ -268,8 +268,9 @@ def tiny_gpt2() -> Pretraining:
 
 
 def tiny_gpt() -> Pretraining:
-    """A GPT of toy size: `tiny_gpt2` with GPT's post-norm blocks, which need lower learning rates. On the
-    demo corpus, 300 steps at 2e-3 reach a lower loss than a unigram model; 300 steps at 4e-3 do not.
+    """A GPT of toy size: `tiny_gpt2` with GPT's post-norm blocks, trained for 300 steps at 2e-3. Post-norm
+    blocks need lower learning rates: on the demo corpus, this recipe reaches a lower loss than a unigram
+    model, but not if the rate is 4e-3.
     """
     gpt2 = tiny_gpt2()
     return replace(

@@ -17,8 +17,8 @@ from trainers.objectives.span_corruption import SpanCorruption
 def t5_base() -> Pretraining:
     """T5-base, 222,903,552 parameters: the baseline of Raffel et al. (2020, section 3.1).
 
-    2^19 steps of 128 sequences of 512; noise spans of 3 tokens on average cover 15 % of the tokens; dropout
-    0.1. Computed in bf16.
+    2^19 steps of 128 sequences of 512 tokens; noise spans average 3 tokens and cover 15 % of the tokens;
+    dropout 0.1. Computed in bf16.
 
     Left out: AdaFactor. Its rate of 0.01 is relative to the root mean square of each tensor, is constant for
     10,000 steps, and then falls with the inverse square root of the step. Here AdamW warms up to 1e-3 over
@@ -73,9 +73,9 @@ def t5_11b() -> Pretraining:
 
 
 def t5_v1_1_base() -> Pretraining:
-    """T5 v1.1 base, 247,577,856 parameters (Shazeer, "GLU Variants Improve Transformer", 2020, and the
-    release notes of T5 1.1): `t5_base` with gated GELU of inner size 2,048, an untied output layer, and no
-    dropout.
+    """T5 v1.1 base, 247,577,856 parameters: `t5_base` with gated GELU of inner size 2,048, an untied output
+    layer, and no dropout (Shazeer, "GLU Variants Improve Transformer", 2020, and the release notes of T5
+    1.1).
     """
     base = t5_base()
     model = replace(base.model, gated=True, tied=False, feed_forward=2048, dropout=0.0)
@@ -83,11 +83,11 @@ def t5_v1_1_base() -> Pretraining:
 
 
 def byt5_small() -> Pretraining:
-    """ByT5-small, 299,637,760 parameters (Xue et al., 2022, sections 3.1 and 3.2): `t5_v1_1_base` over bytes.
+    """ByT5-small, 299,637,760 parameters (Xue et al., 2022, sections 3.1 and 3.2): `t5_v1_1_base` over bytes,
+    with 12 layers in the encoder and 4 in the decoder, of width 1,472.
 
-    The encoder has three times as many layers as the decoder, spans have 20 bytes on average, and batches
-    have 1,024 sequences of 1,024. The parameter count is for a vocabulary of 384, the size of the tokenizer
-    `bytes`: 256 bytes and 128 special tokens.
+    1,000,000 steps of 1,024 sequences of 1,024 tokens; noise spans average 20 bytes. The parameter count is
+    for a vocabulary of 384, the size of the tokenizer `bytes`: 256 bytes and 128 special tokens.
     """
     base = t5_v1_1_base()
     return replace(
@@ -115,9 +115,9 @@ def bart_base() -> Pretraining:
     """BART-base, 139,420,416 parameters (Lewis et al., 2020, section 4): 6 layers in each stack, 1,000,000
     steps.
 
-    Text infilling of 30 % of the tokens, and permuted sentences. The paper gives neither batch size nor
-    learning rate for this size; here they are those of BERT, which was trained on the same data. Decoupled
-    weight decay and betas are RoBERTa's. Computed in bf16.
+    The noise is text infilling of 30 % of the tokens and sentence permutation. The paper gives neither batch
+    size nor learning rate for this size; here they are those of BERT, which was trained on the same data.
+    Weight decay and betas are RoBERTa's. Computed in bf16.
     """
     return Pretraining(
         name="bart_base",
@@ -157,10 +157,11 @@ def bart_large() -> Pretraining:
 
 def prefix_lm_base() -> Pretraining:
     """The prefix language model of the T5 paper (Raffel et al., 2020, section 3.2): one stack of T5-base's
-    size with a bidirectional prefix and loss on the rest. Batches, steps and schedule are those of `t5_base`.
+    size, with bidirectional attention in the prefix and loss on the rest of the text. Batches, steps and
+    schedule are those of `t5_base`.
 
     The stack is Llama's, with rotary positions instead of T5's bias, and without dropout. Learning rate,
-    betas and weight decay are those of decoders of its size.
+    betas and weight decay are those of `gpt2_small`, a decoder of about this size.
     """
     base = t5_base()
     return replace(
@@ -217,10 +218,11 @@ def tiny_bart() -> Pretraining:
 
 
 def tiny_pegasus() -> Pretraining:
-    """The objective of PEGASUS with the model of `tiny_t5`, in rows of 256 that are cut between sentences.
+    """A T5 of toy size with the objective of PEGASUS: `tiny_t5` with `gap_sentences`, in rows of 256 tokens
+    that are cut between sentences.
 
-    On the demo corpus, 19 % of the rows of 256 have no document with two sentences, and so no target; of rows
-    of 128, 37 %.
+    On the demo corpus, 19 % of these rows contain no document with two sentences, and so have no target; of
+    rows of 128 tokens, 37 %.
     """
     base = tiny_t5()
     return replace(
@@ -233,10 +235,10 @@ def tiny_pegasus() -> Pretraining:
 
 
 def tiny_salient_spans() -> Pretraining:
-    """A T5 of toy size that restores one date or name in every sentence that contains any: `tiny_t5` with the
-    objective `salient_spans` and three times as many steps.
+    """A T5 of toy size that restores a date or name removed from each sentence that contains one: `tiny_t5`
+    with the objective `salient_spans` and three times as many steps.
 
-    The shards need the columns `sentences` and `spans`. After as many steps as `tiny_t5` takes, the model has
+    The shards need the columns `sentences` and `spans`. After the 200 steps of `tiny_t5`, the model has
     learned where a span ends, but nothing about its content.
     """
     base = tiny_t5()
@@ -246,8 +248,9 @@ def tiny_salient_spans() -> Pretraining:
 
 
 def tiny_multitask() -> Pretraining:
-    """The model of `tiny_t5`, pretrained on tasks and text together: it writes the targets of pairs of texts
-    and restores corrupted documents. The shards need the column `target`.
+    """A T5 of toy size pretrained on tasks and text together: `tiny_t5` with the objective `multitask`. It
+    learns to write the target of a pair of texts from its source, and to restore corrupted documents. The
+    shards need the column `target`.
     """
     base = tiny_t5()
     data = replace(base.data, packing="best_fit")

@@ -25,8 +25,8 @@ def bert_base() -> Pretraining:
     from the authors' code. Computed in bf16.
 
     Left out: the 10 % of rows that are short on purpose (`short_seq_prob`); Adam without bias correction,
-    which matters in the first warm-up steps; and the truncation of initial weights at two standard deviations
-    (here they are normally distributed).
+    which makes larger updates in the first warm-up steps; and the truncation of initial weights at two
+    standard deviations (here they are normally distributed).
     """
     return Pretraining(
         name="bert_base",
@@ -95,11 +95,12 @@ def roberta_large() -> Pretraining:
 
 
 def spanbert_large() -> Pretraining:
-    """SpanBERT (Joshi et al., 2020, sections 3 and 4.2), 336,970,980 parameters with its heads: `bert_large`
-    with a cased vocabulary, on single texts, with masked spans and the span boundary objective.
+    """SpanBERT (Joshi et al., 2020, sections 3 and 4.2), 336,970,980 parameters with its heads for masked
+    tokens and span boundaries: `bert_large` with a cased vocabulary, on single texts, with masked spans and
+    the span boundary objective.
 
-    2,400,000 steps of 256 sequences of 512 at 1e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and 0.999,
-    epsilon 1e-8, weight decay 0.1, dropout 0.1. A text gets a new mask each time it is read.
+    2,400,000 steps of 256 sequences of 512 at 1e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and
+    0.999, epsilon 1e-8, weight decay 0.1, dropout 0.1. A text gets a new mask each time it is read.
     """
     bert = bert_large()
     return replace(
@@ -168,9 +169,9 @@ def deberta_v3_base() -> Pretraining:
     with its head (183,831,552 without the head, as published) and a generator of half its depth, with
     gradient-disentangled embedding sharing.
 
-    500,000 steps of 8,192 sequences of 512 at 6e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and 0.98,
-    epsilon 1e-6, weight decay 0.01, dropout 0.1, clipping at 1. All chosen tokens are masked. Computed in
-    bf16.
+    500,000 steps of 8,192 sequences of 512 at 6e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and
+    0.98, epsilon 1e-6, weight decay 0.01, dropout 0.1, clipping at 1. In the generator's input, every chosen
+    token is masked. Computed in bf16.
 
     Left out: the separate update of the generator, which the authors make before its tokens reach the
     discriminator; here one step updates both.
@@ -220,10 +221,11 @@ def xlnet_large() -> Pretraining:
 
 
 def xlnet_base() -> Pretraining:
-    """XLNet-base (Yang et al., 2019, section 3.4; zihangdai/xlnet): `xlnet_large` with the layers, width and
-    heads of BERT-base, 116,750,336 parameters with its output layer.
+    """XLNet-base (Yang et al., 2019, section 3.4; zihangdai/xlnet), 116,750,336 parameters with its output
+    layer: `xlnet_large` with the layers, width and heads of BERT-base.
 
-    The paper gives no steps, batch size or learning rate for this size: they are those of `bert_base`.
+    The paper does not give the steps, batch size or learning rate for this size; here they are those of
+    `bert_base`.
     """
     large, bert = xlnet_large(), bert_base()
     return replace(
@@ -241,11 +243,11 @@ def albert_base() -> Pretraining:
     """ALBERT-base (Lan et al., 2020, tables 1 and 4): 11,813,810 parameters with its heads for masked tokens
     and sentence order. All 12 layers share their parameters, and embeddings have width 128.
 
-    125,000 steps of 4,096 pairs of 512 (section 4.1), linear to 0 after 3,125 steps of warm-up; weight decay
-    0.01, epsilon 1e-6 and clipping at 1 are from the authors' code. Computed in bf16.
+    125,000 steps of 4,096 pairs of 512 tokens (section 4.1) at 6e-4 after 3,125 warm-up steps, linear to 0;
+    weight decay 0.01, epsilon 1e-6 and clipping at 1 are from the authors' code. Computed in bf16.
 
-    Left out: LAMB at 1.76e-3 (here AdamW at RoBERTa's rate for its base model); masked n-grams of up to three
-    words (here single words); and the 10 % of rows that are short on purpose.
+    Left out: LAMB at 1.76e-3 (here AdamW at RoBERTa-base's rate of 6e-4); masked n-grams of up to three words
+    (here single words); and the 10 % of rows that are short on purpose.
     """
     bert = bert_base()
     model = Model(
@@ -284,23 +286,23 @@ def albert_xlarge() -> Pretraining:
 
 
 def albert_xxlarge() -> Pretraining:
-    """ALBERT-xxlarge, 223,158,450 parameters (the paper gives 235 M): `albert_large` with 12 layers of width 4,096, without
-    dropout (section 4.8).
+    """ALBERT-xxlarge, 223,158,450 parameters (the paper gives 235 M): `albert_large` with 12 layers of width
+    4,096 and 64 heads, without dropout (section 4.8).
     """
     return _albert("albert_xxlarge", albert_large(), layers=12, width=4096, heads=64, dropout=0.0)
 
 
 def modernbert_base() -> Pretraining:
-    """ModernBERT-base, 149,655,232 parameters (Warner et al., 2024, section 2.2 and appendix A): its first
-    phase, 1.719 T tokens in sequences of 1,024.
+    """The first training phase of ModernBERT-base, 149,655,232 parameters (Warner et al., 2024, section 2.2
+    and appendix A): 1.719 T tokens in sequences of 1,024.
 
-    30 % of the tokens are masked, in batches of 4,608 sequences. The learning rate reaches 8e-4 after 3 B
-    tokens, stays constant, and decays over the last 3 % of the steps; in the paper, the decay follows a
+    Batches have 4,608 sequences, and 30 % of the tokens are masked. The learning rate reaches 8e-4 after 3 B
+    tokens, stays constant, and decays to 0 over the last 3 % of the steps; in the paper, the decay follows a
     second phase with longer sequences. Betas 0.9 and 0.98, weight decay 1e-5.
 
-    Left out: StableAdamW, which scales the step of each tensor (here clipping is global); the growth of the
-    batch from 768 sequences over the first 50 B tokens; and the 1 - sqrt shape of the decay (here it is
-    linear).
+    Left out: StableAdamW, which limits the update of each tensor separately (here the global gradient norm is
+    clipped); the growth of the batch from 768 sequences over the first 50 B tokens; and the 1 - sqrt shape of
+    the decay (here it is linear).
     """
     return Pretraining(
         name="modernbert_base",
@@ -352,8 +354,8 @@ def electra_small() -> Pretraining:
 
 
 def electra_base() -> Pretraining:
-    """ELECTRA-base (Clark et al., 2020, table 6): `electra_small` with a discriminator of the size of
-    BERT-base (109,483,009 parameters), a generator of a third of its width, and embeddings of width 768.
+    """ELECTRA-base (Clark et al., 2020, table 6): `electra_small` with a discriminator of 109,483,009
+    parameters, the size of BERT-base, a generator of a third of its width, and embeddings of width 768.
 
     766,000 steps of 256 sequences of 512, learning rate 2e-4.
     """
@@ -370,8 +372,8 @@ def electra_base() -> Pretraining:
 
 
 def electra_large() -> Pretraining:
-    """ELECTRA-large (Clark et al., 2020, section 3.4 and table 6): `electra_base` with a discriminator of the
-    size of BERT-large (335,142,913 parameters), a generator of a quarter of its width, and embeddings of
+    """ELECTRA-large (Clark et al., 2020, section 3.4 and table 6): `electra_base` with a discriminator of
+    335,142,913 parameters, the size of BERT-large, a generator of a quarter of its width, and embeddings of
     width 1,024.
 
     1,750,000 steps of 2,048 sequences; the generator replaces 25 % of the tokens.

@@ -15,8 +15,8 @@ def mbert_base() -> Pretraining:
     """Multilingual BERT, cased, for 104 languages (google-research/bert, multilingual.md): `bert_base` with a
     vocabulary of 119,547; 178,566,653 parameters with its heads.
 
-    No paper says how it was trained; steps, batches and learning rate are those of `bert_base`. Languages,
-    each a domain of the corpus, are sampled with the exponent 0.7.
+    No paper says how it was trained; steps, batches and learning rate are those of `bert_base`. Each language
+    is a domain of the corpus, sampled in proportion to its number of tokens to the power of 0.7.
     """
     bert = bert_base()
     return replace(
@@ -31,8 +31,9 @@ def xlmr_base() -> Pretraining:
     """XLM-R base, for 100 languages (Conneau et al., 2020, section 3.1): `roberta_base` with a vocabulary of
     250,002; 278,295,186 parameters (the paper gives 270 M).
 
-    1,500,000 steps of 8,192 sequences. Languages, each a domain of the corpus, are sampled with the exponent
-    0.3. The paper gives neither learning rate nor warm-up: they are those of `roberta_base`.
+    1,500,000 steps of 8,192 sequences. Each language is a domain of the corpus, sampled in proportion to its
+    number of tokens to the power of 0.3. The paper gives neither learning rate nor warm-up: they are those of
+    `roberta_base`.
     """
     roberta = roberta_base()
     return replace(
@@ -46,7 +47,7 @@ def xlmr_base() -> Pretraining:
 
 def camembert_base() -> Pretraining:
     """CamemBERT-base, for French (Martin et al., 2020, section 4): `roberta_base` with a vocabulary of 32,005
-    and whole words masked, 110,655,493 parameters.
+    and whole-word masking; 110,655,493 parameters.
 
     100,000 steps of 8,192 sequences of 512 at 7e-4 after 10,000 warm-up steps, linear to 0, betas 0.9 and
     0.98. Weight decay, epsilon and clipping are those of `roberta_base`.
@@ -65,13 +66,13 @@ def camembert_base() -> Pretraining:
 
 def alephbert_base() -> Pretraining:
     """AlephBERT-base, for Hebrew (Seker et al., 2021): `bert_base` with a WordPiece vocabulary of 52,000 and
-    masked tokens as its only objective, 126,030,880 parameters. The published model has one token type, and
+    masked tokens as its only objective; 126,030,880 parameters. The published model has one token type, and
     so 768 parameters fewer.
 
-    The authors divided the data into sections by the length of sentences, up to 64, 128 and 512 tokens. These
-    lengths and the learning rate of 1e-4 are those of their code (OnlpLab/AlephBERT, bert_train.py). Here the
-    rows of each phase have one of these lengths, and contain sentences of any length; how the steps are
-    divided among the phases is our choice. Steps, batches and warm-up are those of `bert_base`.
+    The authors divided the data by sentence length into sections of up to 64, 128 and 512 tokens. These
+    lengths and the learning rate of 1e-4 are from their code (OnlpLab/AlephBERT, bert_train.py). Here each of
+    three phases has rows of one of these lengths, with sentences of any length; the division of the steps
+    among the phases is our choice. Steps, batches and warm-up are those of `bert_base`.
     """
     bert = bert_base()
     phases = (LengthPhase(700_000, 64), LengthPhase(900_000, 128))
@@ -86,10 +87,10 @@ def alephbert_base() -> Pretraining:
 
 def scibert_base() -> Pretraining:
     """SciBERT, uncased, for scientific papers (Beltagy et al., 2019, section 3.2): `bert_base` with a
-    vocabulary of 31,090 from its domain, 110,543,220 parameters with its heads.
+    vocabulary of 31,090 built from such papers; 110,543,220 parameters with its heads.
 
-    Pairs have 128 tokens first and 512 later, as in `bert_base`. The paper trained with each length until the
-    loss no longer fell, and gives no number of steps: steps, batches and learning rate are those of
+    Pairs have 128 tokens first and 512 later, as in `bert_base`. The authors trained with each length until
+    the loss no longer fell, and give no number of steps: steps, batches and learning rate are those of
     `bert_base`.
     """
     bert = bert_base()
@@ -98,10 +99,10 @@ def scibert_base() -> Pretraining:
 
 def bertweet_base() -> Pretraining:
     """BERTweet-base, for English tweets (Nguyen et al., 2020, section 2): `roberta_base` with a vocabulary of
-    64,001 and 128 positions, 134,965,505 parameters.
+    64,001 and 128 positions; 134,965,505 parameters.
 
-    950,000 steps of 7,000 sequences of 128 at 4e-4, which are 40 epochs; the learning rate rises for the
-    first two. `normalisation: tweets` of a source replaces user names and URLs as the paper does
+    950,000 steps (40 epochs in the paper) of 7,000 sequences of 128, at 4e-4 after 47,500 warm-up steps (two
+    epochs). To replace user names and URLs as in the paper, set `normalisation: tweets` for the source
     (docs/sources.md).
     """
     roberta = roberta_base()
@@ -121,8 +122,9 @@ def mt5_base() -> Pretraining:
     """mT5-base, for 101 languages (Xue et al., 2021, sections 3.1 and 3.2): `t5_v1_1_base` with a vocabulary
     of 250,112; 582,401,280 parameters.
 
-    1,000,000 steps of 1,024 sequences of 1,024. Languages, each a domain of the corpus, are sampled with the
-    exponent 0.3. Optimizer and schedule are those of `t5_base`, in place of AdaFactor.
+    1,000,000 steps of 1,024 sequences of 1,024. Each language is a domain of the corpus, sampled in
+    proportion to its number of tokens to the power of 0.3. Optimizer and schedule are those of `t5_base`, in
+    place of AdaFactor.
     """
     t5 = t5_v1_1_base()
     return replace(

@@ -44,7 +44,7 @@ def awd_lstm() -> Pretraining:
 
 def tiny_awd_lstm() -> Pretraining:
     """An AWD-LSTM of toy size for tests and first experiments: two layers with little dropout. Rows have only
-    64 tokens, because the time of a step of a recurrent model grows with the length of rows.
+    64 tokens, because a recurrent model reads a row one token at a time.
     """
     llama = llama_tiny()
     return replace(
@@ -65,9 +65,9 @@ def elmo() -> Pretraining:
     direction, projected to 512. The layers have 75,563,008 parameters, not counting the embeddings, which are
     tied to the output layer.
 
-    Ten epochs of the 768,648,884 words of the 1B Word Benchmark. The authors' batches of 384 times 20 tokens
-    (allenai/bilm-tf, bin/train_elmo.py) are 60 rows of 128 here. Dropout is 0.1 before every layer and before
-    the output; clipping is at 10.
+    The model reads ten times as many tokens as the 1B Word Benchmark has words (768,648,884). A batch of 60
+    rows of 128 contains as many tokens as the authors' 384 rows of 20 (allenai/bilm-tf, bin/train_elmo.py).
+    Dropout is 0.1 before every layer and before the output; clipping is at 10.
 
     The published model reads words as characters. To do so, set `model.character_filters=2048`; the output
     layer is then no longer tied.
@@ -93,7 +93,7 @@ def elmo() -> Pretraining:
 
 def tiny_elmo() -> Pretraining:
     """An ELMo of toy size: `llama_tiny` with the architecture and the objective of `elmo`. Rows have only 64
-    tokens, because the time of a step of a recurrent model grows with the length of rows.
+    tokens, because a recurrent model reads a row one token at a time.
     """
     llama = llama_tiny()
     return replace(
@@ -119,10 +119,10 @@ def skip_thought() -> Pretraining:
     """Uni-skip (Kiros et al., 2015, section 3) over the corpus's tokens: a GRU of width 2,400 on embeddings
     of 620, and two decoders.
 
-    Adam, clipping at 10, batches of 128 sentences. The sentences of BookCorpus have 13 words on average
-    (table 1), or some 16 tokens, so 12 rows, each with room for 170 tokens of text, contain about 128 of
-    them. The paper trains for two weeks and gives no number of steps; here the model reads as many tokens as
-    BookCorpus has words. The paper gives no learning rate; here it is Adam's default.
+    Adam, clipping at 10. The paper's batches have 128 sentences of 13 words on average (table 1), or some 16
+    tokens; here 12 rows, each with room for 170 tokens of text, contain about as many. The paper trains for
+    two weeks and gives no number of steps; here the model reads as many tokens as BookCorpus has words. The
+    paper gives no learning rate; here it is Adam's default, 1e-3.
 
     Left out: the vocabulary of 20,000 words and its expansion from word2vec.
     """

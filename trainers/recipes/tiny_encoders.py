@@ -21,9 +21,9 @@ from trainers.objectives.translation_lm import TranslationLM
 def tiny_roberta() -> Pretraining:
     """A RoBERTa of toy size that learns within a minute on a CPU; documents do not attend to one another.
 
-    The settings were chosen by measurement on the demo corpus. If initial weights have a standard deviation
-    of 0.06, 600 steps at 4e-3 reach a lower loss than a unigram model of the targets; with 0.02, the gain
-    over that model is less than half as large.
+    The settings were chosen by measurement on the demo corpus. With initial weights of standard deviation
+    0.06, 600 steps at 4e-3 reach a lower loss than a unigram model of the targets; with 0.02, the gain over
+    that model is less than half as large.
     """
     return Pretraining(
         name="tiny_roberta",
@@ -66,8 +66,8 @@ def tiny_spanbert() -> Pretraining:
 
 
 def tiny_deberta() -> Pretraining:
-    """A DeBERTa of toy size: `tiny_roberta` with half the steps and with version 2's architecture,
-    convolution and mask decoder.
+    """A DeBERTa of toy size, version 2: `tiny_roberta` with DeBERTa-v2's architecture, including its
+    convolution and mask decoder, and half the steps.
     """
     roberta = tiny_roberta()
     sizes = {"position_buckets": 32, "convolution": True, "mask_decoder": True}
@@ -80,8 +80,8 @@ def tiny_deberta() -> Pretraining:
 
 
 def tiny_deberta_v1() -> Pretraining:
-    """A DeBERTa of toy size, version 1: `tiny_deberta` with the architecture of version 1, which tells all
-    distances apart and has no convolution.
+    """A DeBERTa of toy size, version 1: `tiny_deberta` with version 1's architecture, which distinguishes all
+    distances and has no convolution.
     """
     tiny = tiny_deberta()
     first = replace(tiny.model, architecture="deberta", position_buckets=None, convolution=False)
@@ -92,8 +92,8 @@ def tiny_deberta_v3() -> Pretraining:
     """A DeBERTaV3 of toy size: `tiny_deberta` without a convolution, with a generator of one layer and
     version 3's objective.
 
-    30 % of the tokens are masked for the generator, twice as many as in the paper, in rows of 64, at half the
-    learning rate of `tiny_roberta`. With 15 % of the tokens in rows of 128 at the full rate, the
+    Rows have 64 tokens, 30 % of the tokens are masked for the generator, twice as many as in the paper, and
+    the learning rate is half that of `tiny_roberta`. With 15 % masked in rows of 128 at the full rate, the
     discriminator calls every token original after the same training time.
     """
     tiny = tiny_deberta()
@@ -111,8 +111,8 @@ def tiny_deberta_v3() -> Pretraining:
 
 
 def tiny_canine() -> Pretraining:
-    """A CANINE of toy size: `tiny_roberta` with CANINE's architecture and objective, and half the steps,
-    because they take longer. Rows of 64 tokens are some 300 characters.
+    """A CANINE of toy size: `tiny_roberta` with CANINE's architecture and objective, and half as many steps,
+    because each takes longer. Rows of 64 tokens contain some 300 characters.
     """
     roberta = tiny_roberta()
     return replace(
@@ -137,8 +137,8 @@ def tiny_canine_c() -> Pretraining:
 
 
 def tiny_xlnet() -> Pretraining:
-    """An XLNet of toy size: `tiny_roberta` with XLNet's architecture and objective, and half the steps,
-    because they take longer.
+    """An XLNet of toy size: `tiny_roberta` with XLNet's architecture and objective, and half as many steps,
+    because each takes longer.
     """
     roberta = tiny_roberta()
     return replace(
@@ -165,11 +165,11 @@ def tiny_albert() -> Pretraining:
 
 def tiny_electra() -> Pretraining:
     """An ELECTRA of toy size: `tiny_roberta` with ELECTRA's architecture and objective, and a generator of a
-    quarter of the width.
+    quarter of the discriminator's width.
 
-    The generator predicts 30 % of the tokens, twice as many as in the paper, in rows of 64, at half the
-    learning rate of `tiny_roberta`. With 15 % of the tokens, or in rows of 128 at a higher rate, the
-    discriminator calls nearly every token original after the same training time.
+    Rows have 64 tokens, the generator predicts 30 % of the tokens, twice as many as in the paper, and the
+    learning rate is half that of `tiny_roberta`. With 15 % of the tokens, or in rows of 128 at a higher rate,
+    the discriminator calls nearly every token original after the same training time.
     """
     roberta = tiny_roberta()
     return replace(
@@ -186,10 +186,10 @@ def tiny_electra() -> Pretraining:
 
 
 def tiny_simcse() -> Pretraining:
-    """SimCSE for a `tiny_roberta` with 512 positions. Start it from a run of that model with `init.path=RUN`
-    (docs/families.md).
+    """SimCSE training of a `tiny_roberta` with 512 positions. Start from a run of that model with
+    `init.path=RUN` (docs/families.md).
 
-    Rows have 512 tokens, because most rows of 128 would contain a single sentence and so no negatives.
+    Rows have 512 tokens: most rows of 128 would contain only one sentence, and thus no negatives.
     """
     roberta = tiny_roberta()
     return replace(
@@ -236,7 +236,7 @@ def tiny_modernbert() -> Pretraining:
 
 def tiny_translation_lm() -> Pretraining:
     """An XLM of toy size, with translation language modelling: `tiny_roberta` with BERT's architecture, whose
-    token types tell the sides of a pair apart. Pairs are not cut unless they are longer than a row. The
+    token types distinguish the two sides of a pair. Pairs are not cut unless they are longer than a row. The
     shards need the column `target`.
     """
     roberta = tiny_roberta()

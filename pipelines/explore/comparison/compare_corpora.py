@@ -42,10 +42,11 @@ null for changed texts.
 
 @dataclass(frozen=True)
 class SourceChange:
-    """The differences within one source. `same` and `changed` count documents that both corpora keep, with
-    the same or a different text. `went_out` counts documents by the reason why the new corpus does not keep
-    them, `came_in` by the reason why the old one did not. `tokens` gives the number of tokens in the old and
-    the new corpus for each shard set, or None for a corpus without that shard set.
+    """How one source differs between two corpora. `same` and `changed` count the documents that both corpora
+    keep, with equal and with different texts. `went_out` counts the documents that only the old corpus keeps,
+    by the reason why the new one does not; `came_in` counts those that only the new corpus keeps, by the
+    reason why the old one does not. `tokens` maps each shard set to the source's numbers of tokens in the old
+    and the new corpus, None for a corpus without that shard set.
     """
 
     same: int
@@ -67,9 +68,9 @@ class SourceChange:
 
 @dataclass(frozen=True)
 class CorpusComparison:
-    """A comparison of two corpora. `sources` has the differences within each source. `documents` is a table
-    (CHANGES) of the documents that differ, by source and then by id. `distributions` compares columns, those
-    that differ most first. `ngrams` compares n-grams, or is None if they were not compared.
+    """A comparison of two corpora. `sources` maps the name of each source to its differences. `documents` is
+    a table (CHANGES) of the documents that differ, ordered by source and then by id. `distributions` compares
+    columns, those that differ most first. `ngrams` compares n-grams; it is None if they were not compared.
     """
 
     old: Corpus

@@ -18,10 +18,10 @@ _QUANTILES = (0.1, 0.5, 0.9)
 
 @dataclass(frozen=True)
 class DistributionChange:
-    """One column of a source in two corpora, among the kept documents with a value. `old` and `new` are
-    histograms as `Histogram.facts` returns them, but their bins count only kept documents. `distance` is the
-    Kolmogorov-Smirnov distance, from 0 to 1: the largest difference between the two cumulative shares, taken
-    at the ends of the bins.
+    """The distributions of one column of a source in two corpora, over the kept documents with a value. `old`
+    and `new` are histograms as `Histogram.facts` returns them, but their bins count only kept documents.
+    `distance` is the Kolmogorov-Smirnov distance, from 0 to 1: the largest difference between the two
+    cumulative shares, taken at the ends of the bins.
     """
 
     source: str

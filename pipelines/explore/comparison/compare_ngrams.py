@@ -44,9 +44,9 @@ class NgramChange:
 
 @dataclass(frozen=True)
 class NgramComparison:
-    """The n-grams that differ most between two corpora. They are ordered by length and then by score, with
-    those over-represented in the new corpus first. `share` is the share of the kept documents that was
-    sampled. `documents` and `words` are the sizes of the old and the new sample.
+    """The n-grams whose frequencies differ most between samples of two corpora, ordered by length and then by
+    score, the highest first. `share` is the share of the kept documents that was sampled. `documents` and
+    `words` are the sizes of the old and the new sample.
     """
 
     share: float
@@ -55,8 +55,8 @@ class NgramComparison:
     ngrams: list[NgramChange]
 
     def of(self, words: int, more: bool) -> list[NgramChange]:
-        """Return the over-represented n-grams of `words` words, the strongest first: those of the new corpus
-        if `more`, otherwise those of the old corpus.
+        """Return the n-grams of `words` words that are over-represented in the new corpus if `more`,
+        otherwise in the old corpus, with the strongest first.
         """
         chosen = [change for change in self.ngrams if change.words == words and (change.score > 0) == more]
         return sorted(chosen, key=lambda change: -abs(change.score))

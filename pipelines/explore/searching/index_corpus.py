@@ -19,8 +19,9 @@ from pipelines.explore.searching.search_corpus import shown_texts
 
 @dataclass(frozen=True)
 class IndexReport:
-    """The result of `index_corpus`: how many parts were indexed now, how many already had a current index,
-    and the sizes in bytes of the text indexed now (in UTF-8) and of its indexes.
+    """The result of `index_corpus`: the number of parts indexed now (`written`), the number that already had
+    a current index (`reused`), and the sizes in bytes of the newly indexed text (in UTF-8) and of its
+    indexes.
     """
 
     written: int

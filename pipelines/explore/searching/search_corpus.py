@@ -39,8 +39,8 @@ class SearchHit:
 @dataclass(frozen=True)
 class SearchResult:
     """The result of a search: the number of documents with a hit, the number of hits, and the first documents
-    with a hit, in the order in which the sources were searched. `parts` is the number of parts searched, and
-    `read` the number of parts that were read as a whole because they have no current index.
+    with a hit, in the order in which the parts were searched. `parts` is the number of parts searched, and
+    `read` the number of those whose texts had to be read because they have no current index.
     """
 
     documents: int

@@ -39,7 +39,7 @@ _END_MARK = tarfile.EOFHeaderError  # type: ignore[attr-defined]
 
 @dataclass(frozen=True)
 class Entry:
-    """A named stream of decoded bytes: a file, or a member of an archive.
+    """A named stream of decompressed bytes: a file, a member of an archive, or a file of a git commit.
 
     `chunks` raises BrokenInput if the bytes cannot be read to the end. `file` is the file itself if its bytes
     are delivered as stored, neither decompressed nor taken out of an archive, else None. `size` is the length

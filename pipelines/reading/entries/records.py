@@ -24,9 +24,9 @@ class TextRecord(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """A record to quarantine. `reason` is a key of REASONS. `size` is that of TextRecord, or None if it is
-    unknown, for example because not all of the record was read. `fields` may name the record's fields if its
-    text is missing or not a string.
+    """A record to quarantine. `reason` is a key of REASONS. `size` is defined as for TextRecord; it is None
+    if unknown, for example because the record was not read to its end. `fields` may name the record's fields
+    if its text is missing or not a string.
     """
 
     reason: str

@@ -25,10 +25,11 @@ class NoTextError(Exception):
 
 @dataclass(frozen=True)
 class RecordText:
-    """The text of a record, composed of several of its fields, of the turns of a conversation, or of both.
+    """How the text of a record is composed: from several of its fields, from the turns of a conversation, or
+    from both.
 
     The texts of `fields` are joined, followed by those of the turns. Missing, null and empty texts are left
-    out. A record has no text if all of them, and `target`, are left out.
+    out. If nothing remains, and `target` is missing or empty too, the record has no text.
     """
 
     fields: tuple[str, ...] = ()

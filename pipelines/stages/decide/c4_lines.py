@@ -38,13 +38,13 @@ _TESTS_OF_LINES = frozenset(("long_word", "terminal_punctuation", "few_words", "
 class C4Lines(MeasuresText, PartStage):
     """Remove, by `edits`, the lines that C4 does not keep, and the citation markers in the lines that it keeps.
 
-    Kept lines are separated by a single line break. An edit's rule is `c4.` and the first test that removes the line
-    (docs/rule_sets.md): terminal_punctuation, few_words, long_word, javascript or policy. The rule is
-    `c4.citation` for `[1]`, `[edit]` and `[citation needed]`. It is `c4.blank` for blank lines and white space
-    before a line, unless the edit of the previous line covers them. In tfds and datatrove, it is `c4.blank` also
-    for white space at the end of a line and everything after the last line. "lorem ipsum" and a curly bracket are no
-    reason to remove a line: C4 drops the whole page. This is left to a filter, as are pages with too few
-    sentences. A document without remaining lines is dropped as `STEP.empty`.
+    Kept lines are separated by a single line break. An edit that removes a line has the rule `c4.TEST`, where TEST
+    is the first test that removes it (docs/rule_sets.md): terminal_punctuation, few_words, long_word, javascript or
+    policy. The rule is `c4.citation` for `[1]`, `[edit]` and `[citation needed]`. It is `c4.blank` for blank lines
+    and white space before a line, unless the edit of the previous line covers them; in tfds and datatrove, also for
+    white space at the end of a line and everything after the last line. For "lorem ipsum" or a curly bracket, C4
+    drops the whole page, not the line. This is left to a filter, as are pages with too few sentences. A document
+    without remaining lines is dropped as `STEP.empty`.
 
     | column | unit | definition |
     |---|---|---|

@@ -72,8 +72,8 @@ class Exclude(CorpusStage):
     several lists name a document, the first of them drops it. For each list, the facts of the step count its
     distinct entries, the lines that repeat one, the entries that match a document and those that match none,
     and the documents that it names, including those that an earlier step dropped. An entry that matches
-    nothing in this corpus is harmless, and the counts show when a list has become useless. A line that is not
-    an entry is an error when the build is planned.
+    nothing in this corpus is harmless, and the counts show when a list has become useless. A malformed entry
+    is an error when the build is planned.
     """
 
     lists: tuple[ExclusionList, ...]

@@ -90,10 +90,10 @@ class Patterns(ReadsText, PartStage):
 
     | column | unit | definition |
     |---|---|---|
-    | NAME_count | matches | matches of the rule's expression, one after the other, without overlaps |
+    | NAME_count | matches | non-overlapping, non-empty matches of the rule's expression |
 
-    Every rule sees the text without the edits of the other rules. If matches of two rules with a replacement
-    overlap, only the match of the earlier rule is replaced. A document that the edits empty is dropped as
+    No rule sees the edits of the other rules. If matches of two rules with a replacement overlap, only the
+    match of the earlier rule is replaced. A document that the edits empty is dropped as
     `STEP.empty`. Rules of `filter` use the columns: `{signal: NAME_count, at_most: 3}`.
     """
 

@@ -34,7 +34,7 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 @dataclass(frozen=True)
 class RefinedwebLines(MeasuresText, PartStage):
     """Remove or shorten lines by `edits`, according to RefinedWeb's line-wise corrections, and measure the
-    share of words in these lines.
+    share of a document's words that are in these lines.
 
     An edit's rule is `refinedweb.` and the first test that the line meets: uppercase, numeric, counter,
     one_word, pattern. A document without remaining lines is dropped as `STEP.empty`. To apply the paper's
@@ -46,8 +46,8 @@ class RefinedwebLines(MeasuresText, PartStage):
     the document has no words |
 
     The tests apply to a line without white space at its ends. uppercase: more than half of its letters are
-    upper case. numeric: at least one digit and no letter. counter: a number and one of likes, shares,
-    comments, views and so on. one_word: one word. pattern: at most ten words, with "sign in" at the
+    upper case. numeric: at least one digit and no letter. counter: nothing but a number and one of
+    likes, shares, comments, views and so on, such as "3 likes". one_word: one word. pattern: at most ten words, with "sign in" at the
     beginning, "read more" at the end, or "items in cart" anywhere; only the pattern is removed.
     """
 

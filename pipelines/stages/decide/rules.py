@@ -47,20 +47,20 @@ class Quantile:
 class Rule:
     """Tests of one column, or a reference to a named set of rules.
 
-    `{rules: gopher_quality@massivetext}` stands for the rules of that set, in its order. Otherwise `signal`
-    names a column that an earlier step writes (or `url`, `source`, ...), with at least one of the tests; all
-    of them must hold.
+    `{rules: gopher_quality@massivetext}` applies the rules of that set, in its order. Otherwise, `signal`
+    names the column to test, which an earlier step writes (or `url`, `source`, ...). At least one test must
+    be given, and all given tests must hold.
 
-    A bound is a number, a date for a column of dates (`2015-01-01`), or, for thresholds by language, script or
-    source, a mapping from the values of the column `per` to bounds:
-    `{signal: mean_word_length, per: language, at_least: {en: 3, ko: 1.5, default: 1}}`. `default` is
-    required: it applies to every other value and to null; `default: null` sets no bound there.
+    A bound is a number, a date for a column of dates (`2015-01-01`), or, for thresholds by language, script
+    or source, a mapping from the values of the column `per` to bounds: `{signal: mean_word_length, per:
+    language, at_least: {en: 3, ko: 1.5, default: 1}}`. `default` is required: it applies to every other value
+    and to null; `default: null` sets no bound there.
 
-    `null` decides about documents whose column is null. By default, a test that requires a value drops them
-    (`at_least`, `at_least_quantile`, `one_of`), and a test that only excludes values keeps them (`at_most`,
-    `at_most_quantile`, `none_of`). For rules without this setting on columns that may be null, `plan` says
-    what happens to null. The tests of a named set keep such documents, as their sources do: a ratio without a
-    denominator and a missing URL are not evidence.
+    `null` says whether documents without a value in the column are dropped or kept. By default, a test that
+    requires a value drops them (`at_least`, `at_least_quantile`, `one_of`), and a test that only excludes
+    values keeps them (`at_most`, `at_most_quantile`, `none_of`). For rules without this setting on columns
+    that may be null, `plan` says what happens to null. The tests of a named set keep such documents, as their
+    sources do: a ratio without a denominator or a missing URL is no evidence against a document.
     """
 
     rules: str | None = None

@@ -22,9 +22,9 @@ from pipelines.stages.dedup.keep_rule import KeepKey, columns_read
 
 @dataclass(frozen=True)
 class DedupExact(CorpusStage):
-    """Drop all but the first `keep_up_to` of the documents with the same `text_hash`, in the order of `keep`.
-    Documents that an earlier step dropped do not compete, nor do this corpus's documents in their source's
-    own validation or test split.
+    """Of the documents with the same `text_hash`, keep the first `keep_up_to` in the order of `keep`, and
+    drop the others. Documents that an earlier step dropped do not compete, nor do this corpus's documents in
+    their source's own validation or test split.
     """
 
     keep: tuple[KeepKey, ...] = ()

@@ -27,13 +27,13 @@ _RULE = "dedup_held_out"
 
 @dataclass(frozen=True)
 class DedupHeldOut(CorpusStage):
-    """Drop every training document that shares a MinHash band with a held-out document: one in the validation
-    or test split that a source comes with.
+    """Drop every training document that shares a MinHash band with a held-out document, which is one in its
+    source's own validation or test split.
 
-    Held-out documents are never dropped. Without this stage, such copies remain in training; if the corpus
-    has MinHash signatures and shards, `plan` and the report show how many held-out documents have such a
-    copy. Documents dropped by earlier steps are not compared. The stage must come before other deduplication
-    stages.
+    Held-out documents are never dropped. Without this stage, near-copies of them remain in training; if the
+    corpus has MinHash signatures and shards, `plan` and the report show how many held-out documents have such
+    a copy. Documents dropped by earlier steps are not compared. The stage must come before other
+    deduplication stages.
     """
 
     bands: int = 14

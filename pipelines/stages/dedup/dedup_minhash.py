@@ -40,8 +40,10 @@ _DEFAULT = (14, 8)
 
 @dataclass(frozen=True)
 class DedupMinhash(CorpusStage):
-    """Drop near-copies by MinHash LSH. Documents that an earlier step dropped do not compete, nor do this
-    corpus's documents in their source's own validation or test split.
+    """Find clusters of near-copies by MinHash LSH. In each cluster, keep the documents that `keep` prefers
+    and drop the others or, with `verify`, only those that are similar enough to kept ones. Documents that an
+    earlier step dropped do not compete, nor do documents of this corpus that their source assigns to
+    validation or test.
     """
 
     bands: int | None = None

@@ -46,20 +46,20 @@ _RESULTS = pa.schema([("hash", pa.uint64()), ("won", pa.bool_())])
 
 @dataclass(frozen=True)
 class DedupSpans(ReadsText, CorpusStage):
-    """Remove, by `edits`, every later occurrence of a span: a line, a paragraph or a sentence, or a window of
-    several of them.
+    """Remove, by `edits`, every later occurrence of a span: a line, paragraph or sentence, or a window of
+    several.
 
-    Two spans are the same if `" ".join(unit.lower().split())` is the same for each of their units. The first
-    one is kept, in the order of sources, files, records and positions in the text. Documents that an earlier
-    step dropped do not compete, nor do documents in their source's own validation or test split. Every
-    removed unit still occurs in a kept document. Of several overlapping windows, each is removed if it
-    repeats an earlier window. An edit's rule is `dedup_spans.` followed by the unit.
+    Spans are compared unit by unit, as `" ".join(unit.lower().split())`. The first of equal spans is kept, in
+    the order of sources, files, records and positions in the text. Documents that an earlier step dropped do
+    not compete, nor do documents in their source's own validation or test split. Every removed unit still
+    occurs in a kept document. Where windows overlap, each one that repeats an earlier window is removed. An
+    edit's rule is `dedup_spans.` followed by the unit.
 
     A document that lost units and has fewer than `min_left_words` words left is dropped as
     `dedup_spans.UNIT.few_words`, and its spans do not count as occurrences. This step must therefore follow
     all other steps that drop: a later step could drop the document with the only copy. If `min_left_words` is
-    0, a document that loses all its text is dropped as `dedup_spans.UNIT.empty`. Columns: `lines_removed`,
-    `words_left_by_line`, and the same for the other units.
+    0, a document that loses all its text is dropped as `dedup_spans.UNIT.empty`. Columns for the unit `line`:
+    `lines_removed` and `words_left_by_line`; the other units have columns of the same form.
     """
 
     unit: Literal["line", "paragraph", "sentence"]

@@ -52,19 +52,19 @@ class DedupSubstrings(ReadsText, CorpusStage):
     dropped do not compete, nor do documents in their source's own validation or test split. An edit's rule is
     `dedup_substrings`.
 
-    For every visible character that is removed, its copy in another occurrence stays in a kept document.
-    Where repeats overlap, a passage may survive in two pieces, with its beginning in one document and its end
-    in another.
+    Every visible character that is removed stays in a kept document, as part of another occurrence. Where
+    repeats overlap, a passage may survive in two pieces, with its beginning in one document and its end in
+    another.
 
     With `min_left_words`, a document that lost text and has fewer words left is dropped as
     `dedup_substrings.few_words`, and its substrings do not count as occurrences. This step must therefore
     follow all other steps that drop. Any other document left without a visible character is dropped as
     `dedup_substrings.empty`.
 
-    Columns: `substring_bytes_removed`; `substrings_winners`, which gives for each cut, in order, the document
-    with the first occurrence of the cut's beginning; and `substrings_winner`, the winner of the longest cut.
-    For a dropped document, these columns show why it was dropped. A document dropped for its few words gets
-    no edits.
+    Columns: `substring_bytes_removed`, `substrings_winners` and `substrings_winner`. The winner of a cut is
+    the document with the first occurrence of the cut's beginning: `substrings_winners` lists those of all
+    cuts, in order, and `substrings_winner` is that of the longest cut. For a dropped document, these columns
+    show why it was dropped. A document dropped for its few words gets no edits.
     """
 
     min_bytes: int = 100

@@ -34,9 +34,9 @@ first.
 
 @dataclass(frozen=True)
 class GroupBy:
-    """A column of `group_by`. `{column: COLUMN, quantiles: 5}` makes the groups q1 (lowest) to q5, each with
-    a fifth of the kept documents of a source that have a value. Documents without a value form the group
-    `null`.
+    """A column by which `shards` groups the documents of each source. `{column: COLUMN, quantiles: 5}` makes
+    five groups, q1 (lowest) to q5, each with a fifth of the source's kept documents that have a value.
+    Documents without a value form the group `null`.
 
     Bounds are exact and equal those of `filter` rules: q5 holds the documents that `at_least_quantile: 0.8,
     per: source` keeps. Equal values share a group, so the groups of a column with few values differ in size.

@@ -55,11 +55,11 @@ class LearnTokenizer(CorpusStage):
     (exponent 0.3) in XLM-R (Conneau et al. 2020, section 3.1) and mT5 (Xue et al. 2021, section 3.2), 2 for
     the BPE of XLM (Lample and Conneau 2019, section 3.1), 1.43 (0.7) in multilingual BERT.
 
-    With `per: language`, each language that the step `language` found, across all sources, has the same
-    weight or, with a temperature, its kept bytes to the power 1/T. This weight is divided among the sources
-    in proportion to their kept bytes in the language, and then multiplied by their `tokenizer_share`.
-    Documents without a language are a separate group. If a group has too little text, the others fill the
-    gap.
+    With `per: language`, all languages that the step `language` found have the same weight, across all
+    sources. With a temperature, a language's weight is its kept bytes to the power 1/T. The weight is divided
+    among the sources in proportion to their kept bytes in the language, and each source's part is multiplied
+    by its `tokenizer_share`. Documents without a language are a separate group. If a group has too little
+    text, the others fill the gap.
 
     WordPiece and Unigram training is not reproducible: the file is published once, and the steps that read it
     depend on its checksum. If the file is lost, a new tokenizer is trained, and everything derived from the

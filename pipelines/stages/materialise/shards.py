@@ -53,8 +53,8 @@ class Shards(CorpusStage):
     step under another `name`.
 
     A Hugging Face tokenizer is used unchanged, unless `add_reserved` is given. Its special tokens are
-    recorded under the reserved names of their roles: `[CLS]` is `<cls>`, `<s>` is `<bos>` and `<cls>`,
-    `<|endoftext|>` is `<bos>` and `<eos>`.
+    recorded under the reserved names of their roles: `[CLS]` as `<cls>`, `<s>` as both `<bos>` and `<cls>`,
+    and `<|endoftext|>` as both `<bos>` and `<eos>`.
     """
 
     tokenizer: str

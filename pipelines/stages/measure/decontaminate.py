@@ -39,7 +39,8 @@ _FOUND_TEXTS = pa.schema([("text", pa.int64())])
 
 @dataclass(frozen=True)
 class Decontaminate(MeasuresText, CorpusStage):
-    """Measure how much of the items of evaluation sets each document contains; `filter` decides.
+    """Measure how much of the items of evaluation sets each document contains. Dropping documents by these
+    measures is left to `filter`; `redact_at` removes the items themselves.
 
     | column | unit | definition |
     |---|---|---|
@@ -51,9 +52,10 @@ class Decontaminate(MeasuresText, CorpusStage):
     Words are those of segment.py in lower case. A text of an item is searched for as a whole if it has fewer
     than `ngram` words, and not at all if it has fewer than `min_words`. An n-gram in more than `common`
     documents, or in more than `common` texts of the sets, is not evidence by itself. However, a text of
-    several n-grams that are common in documents counts if a document contains all of it, because popular
-    items are often copied too. A word counts in shares only if it lies in an n-gram that is not common in the
-    sets. Documents that an earlier step dropped are measured and counted like any other.
+    several n-grams counts if a document contains all of it, even if all these n-grams are common in
+    documents, because popular items are often copied too. A word counts in shares only if it lies in an
+    n-gram that is not common in the sets. Documents that an earlier step dropped are measured and counted
+    like any other.
 
     For each set, the facts count items, items found, distinct texts, repeated texts, and texts not searched
     for. The file `items.arrow` lists the texts that are searched for. `trainers evaluate` reads it together

@@ -74,8 +74,8 @@ class Language(MeasuresText, PartStage):
     or less. In that case the script gives the language if it identifies one (Hangul, Thai, Greek, kana and
     Han, ...), and the score is the share of the letters in that script, 0.9 or more.
 
-    `language_2` and `language_2_score` are the second guess. Without an answer, the label is `und`, BCP 47's
-    subtag for an undetermined language, and the score 0. There is no answer for:
+    `language_2` and `language_2_score` hold the second guess and its score. If there is no answer, the label
+    is `und`, BCP 47's subtag for an undetermined language, and the score 0. There is no answer for:
 
     - texts of fewer than `min_bytes`;
     - with fastText, texts without words or n-grams that the model knows, and texts for which a hierarchical softmax
@@ -87,12 +87,12 @@ class Language(MeasuresText, PartStage):
     with a low score, so also filter by `language_score`.
 
     With `paragraphs`, `language_paragraphs` holds the start and end (UTF-8 bytes of the text read), language
-    and score of each paragraph. `language_share` is the share of the document's language: the characters of
-    paragraphs in this language divided by the characters of all paragraphs. Paragraphs of fewer than 200
-    bytes that are `und` do not count: they are headings and single sentences, too short for a model. Longer
-    paragraphs without a language do count: they are tables, code, base64. The share is null if the document
-    is `und` or no paragraph counts. A rule then decides about mixed documents: `filter: [{signal: language,
-    one_of: [en]}, {signal: language_share, at_least: 0.8, null: drop}]`.
+    and score of each paragraph. `language_share` is the number of characters in paragraphs of the document's
+    language, divided by the number in all paragraphs. Paragraphs of fewer than 200 bytes that are `und` do
+    not count: they are headings and single sentences, too short for a model. Longer paragraphs without a
+    language do count: they are tables, code, base64. The share is null if the document is `und` or no
+    paragraph counts. A rule then decides about mixed documents: `filter: [{signal: language, one_of: [en]},
+    {signal: language_share, at_least: 0.8, null: drop}]`.
 
     With `script`, `language_script` is the ISO 15924 code of the script with the most letters in the text
     (`Latn`, `Cyrl`, `Hani`; `Jpan` for Han with kana), `Zzzz` for a script that is not in

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MinhashSignatures(MeasuresText, PartStage):
-    """Write `minhash`, the MinHash signature of a document's set of shingles,
-    fixed_size_list<uint32>[num_perm].
+    """Write the column `minhash` (fixed_size_list<uint32>[num_perm]): the MinHash signature of each
+    document's set of shingles.
 
     A document is reduced to its words, as `normalisation` defines them, joined by single spaces. A shingle is
     `ngram` neighbouring words, or characters, of the result. In scripts without spaces between words
@@ -27,7 +27,7 @@ class MinhashSignatures(MeasuresText, PartStage):
     mix of scripts. A document shorter than a shingle is a single shingle. A document without words has a null
     signature: it resembles no other document, and `text_hash` finds exact copies of it. Values equal those of
     `datasketch.MinHash(num_perm, seed, scheme="affine32", hashfunc=xxhash.xxh32_intdigest)` updated with the
-    UTF-8 of every shingle.
+    UTF-8 bytes of every shingle.
     """
 
     num_perm: int = 112

@@ -16,10 +16,10 @@ from pipelines.reading.sources.record_field import ARROW_TYPES, RecordField, che
 class RecordFields(PartStage):
     """Write fields of the source's records, which are stored in `meta`, as columns.
 
-    A value is null if the record lacks the field or the value does not have the type. For the type string, a
-    value that is not a text is written as its JSON text. (With `columns` of a source, by contrast, records
-    whose values do not have the type are set aside.) Values are not redacted: `pii` finds personal data in
-    `meta`, but does not change these columns.
+    A value is null if the record lacks the field or its value is not of the column's type. (By contrast,
+    `columns` of a source sets aside records whose value is not of the type.) For the type string, any value
+    that is not a string is written as JSON. Values are not redacted: `pii` finds personal data in `meta`, but
+    does not change these columns.
     """
 
     columns: Mapping[str, RecordField]

@@ -45,9 +45,9 @@ class Reservations(PartStage):
     | tdm_policy | the first `tdm-policy`: the URL of the terms |
 
     Search engines document `noindex` and `none`; DeviantArt introduced `noai` in 2022. `tdm-reservation` and
-    `tdm-policy` belong to TDMRep, the protocol of W3C's community group of that name. Declarations in a host's
-    robots.txt or tdmrep.json are not read, because they are not part of its pages. To respect them, list
-    these hosts for `exclude`.
+    `tdm-policy` belong to TDMRep, a protocol of the W3C community group of the same name. Declarations in a
+    host's robots.txt or tdmrep.json are not read, because they are not part of its pages. To respect them,
+    give the step `exclude` a list of these hosts.
     """
 
     version: ClassVar[int] = 2

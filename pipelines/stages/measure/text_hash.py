@@ -14,8 +14,8 @@ TEXT_HASH = pa.schema([("text_hash", pa.binary(16))])
 
 @dataclass(frozen=True)
 class TextHash(MeasuresText, PartStage):
-    """Write `text_hash`: the xxh3_128 (seed 0, big-endian digest) of the normalised text's UTF-8 bytes. Never
-    null; all empty texts have the same hash.
+    """Write `text_hash`: the xxh3_128 hash (seed 0, big-endian digest) of the normalised text in UTF-8. It is
+    never null; all empty texts have the same hash.
     """
 
     normalisation: Literal["none", "plain"] = "plain"

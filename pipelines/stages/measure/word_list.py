@@ -34,14 +34,14 @@ class WordList(ReadsText, PartStage):
     | column | unit | definition |
     |---|---|---|
     | COLUMN_count | occurrences | occurrences of entries; the longest at each position, without overlaps |
-    | COLUMN_ratio | 1 | UTF-8 bytes of the words in occurrences / of all words, lower-cased; null if there are none |
+    | COLUMN_ratio | 1 | UTF-8 bytes of words in occurrences / of all words, in lower case; null without words |
     | COLUMN_sentences | sentences | sentences with an occurrence |
     | COLUMN_sentence_ratio | 1 | COLUMN_sentences / all sentences; null if there are none |
 
-    Entries match whole words, ignoring case. The words of a phrase match within a sentence across any characters
-    other than letters, digits and `_`. In scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer,
-    Burmese), entries match anywhere, as C4's lists do in Japanese, Thai and Chinese. An entry with symbols
-    other than punctuation (`s&m`, an emoji), or with punctuation and a word of fewer than two letters
+    Entries match whole words, ignoring case. A phrase matches within one sentence, with any characters other
+    than letters, digits and `_` between its words. In scripts without spaces (Chinese, Japanese, Thai, Lao,
+    Khmer, Burmese), entries match anywhere, as C4's lists do in Japanese, Thai and Chinese. An entry with
+    symbols other than punctuation (`s&m`, an emoji), or with punctuation and a word of fewer than two letters
     (`13.`), is not searched for; the plan reports how many such entries there are. For a fastText model of
     toxicity, use the stage `classifier`.
     """

@@ -84,15 +84,15 @@ class _Finds(NamedTuple):
 
 @dataclass(frozen=True)
 class Pii(ReadsText, PartStage):
-    """Find personal data. Write `edits` that replace the finds, with the entity as their rule, and a count
-    column `pii_<entity>` (int32) for each entity.
+    """Find personal data. Write `edits` that replace it, each with its entity as the rule, and for each
+    entity a column `pii_<entity>` (int32) with the number of finds.
 
     Detections that overlap, directly or through others, become one edit over everything they cover, so that
     nothing of them remains. The edit has the entity of the detection with the highest score; ties go to the
     longest, then to the first in `entities`. Detections that are to be replaced take precedence over those
-    that would only be annotated. Counts are taken after this merging: detections that overlap count once.
-    `fields` are searched as well. pipelines/stages/pii/false_finds.yaml lists what looks like personal data
-    but is not, such as ISBNs.
+    that would only be annotated. Detections that overlap are counted once. The `fields` are searched in
+    addition to the text. pipelines/stages/pii/false_finds.yaml lists what looks like personal data but is
+    not, such as ISBNs.
     """
 
     version: ClassVar[int] = 7

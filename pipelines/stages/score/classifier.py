@@ -39,8 +39,8 @@ def recorded_checksum(file: Path, model: str, stage: str) -> str:
 
 @dataclass(frozen=True)
 class Classifier(ReadsText, PartStage):
-    """Write the probability, 0 to 1, of a label of a supervised fastText model, or the expected value of its
-    labels, as a column for filters.
+    """Write a document's score by a supervised fastText model: the probability of a label, 0 to 1, or the
+    expected value of the labels.
 
     The text is read as the library reads a line, which is also how `python -m pipelines classifier train`
     writes it: white space, including line ends, separates tokens, and nothing else is changed. Tokens that

@@ -24,8 +24,8 @@ CONTRIBUTIONS = ("between_means", "other_directions")
 
 @dataclass(frozen=True)
 class EmbeddingClassifier(PartStage):
-    """Score a document from the vector that an earlier step wrote (`transformer_embeddings`), with a linear
-    model that `python -m pipelines classifier train` wrote with `kind: embeddings`. No text is read.
+    """Score each document by its embedding, which an earlier step `transformer_embeddings` wrote, with a
+    linear model trained by `python -m pipelines classifier train` with `kind: embeddings`. No text is read.
 
     A logistic model gives the probability of the positive class, 0 to 1. A ridge regression, trained on a
     judge's scores, predicts the judge's score; a prediction may lie slightly outside the judge's scale. The

@@ -26,7 +26,7 @@ class TransformerEmbeddings(TransformerStage):
     sentence-transformers (modules.json, 1_Pooling/config.json). Only the first `max_tokens` tokens, including
     special ones, of the first 32 x `max_tokens` characters are read, so the rest of a long document has no
     influence. An embedding does not depend on neighbouring documents, but its last digits differ between CPU
-    and GPU. A document that is empty or only ASCII white space has no embedding: null.
+    and GPU. The embedding of a document that is empty or only ASCII white space is null.
     """
 
     pooling: Literal["model", "mean", "cls"] = "model"

@@ -11,8 +11,8 @@ from trainers.adapters.shared.training_method import Encode, TrainingMethod, fre
 @dataclass(frozen=True)
 class BottleneckAdapter(TrainingMethod):
     """Train bottleneck layers in every block. Their inner width is the model's width divided by `reduction`.
-    `placement` says where they are inserted. The output of each is added to the output of the matrix or layer
-    that it is attached to.
+    `placement` says where they are inserted. The output of a bottleneck is added to the output of the matrix
+    or layer that it is attached to.
 
     - `houlsby`: after the output matrices of every attention layer and feed-forward layer, before dropout.
       The norms of the blocks are trained too.

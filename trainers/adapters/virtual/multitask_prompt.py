@@ -16,7 +16,7 @@ from trainers.adapters.virtual.prompt_tuning import check_prompt, prompt_config,
 class MultitaskPrompt(TrainingMethod):
     """Train a shared prompt of `tokens` virtual tokens and, for each of `tasks` tasks, a matrix of rank
     `rank`, stored as its two factors. A task's prompt is the elementwise product of the shared prompt and the
-    task's matrix. The paper's distillation from single-task prompts is not implemented.
+    task's matrix. The distillation from single-task prompts of Wang et al. (2023) is not implemented.
     """
 
     kind: Literal["multitask_prompt"] = "multitask_prompt"

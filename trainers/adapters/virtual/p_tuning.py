@@ -13,9 +13,9 @@ from trainers.adapters.virtual.prompt_tuning import PromptTuning, check_prompt, 
 
 @dataclass(frozen=True)
 class PTuning(TrainingMethod):
-    """Train `tokens` embeddings and an encoder, which turns them into the embeddings of virtual tokens before
-    every text. `hidden` is the width of the encoder (null: the width of the embeddings). The model is frozen,
-    whereas some experiments of the paper train it too.
+    """Train `tokens` embeddings and an encoder that turns them into the virtual tokens that precede every
+    text. `hidden` is the width of the encoder (null: the width of the embeddings). The model is frozen,
+    although Liu et al. (2021) also train it in some experiments.
     """
 
     kind: Literal["p_tuning"] = "p_tuning"

@@ -19,10 +19,11 @@ from trainers.adapters.virtual.deep_prompts import (
 
 @dataclass(frozen=True)
 class PrefixTuning(TrainingMethod):
-    """Train `tokens` keys and values per layer. An MLP, needed only during training, computes them from
-    trained embeddings. `hidden` is the width of its inner layer (null: the width of the embeddings).
+    """Train a prefix of `tokens` keys and values in every attention layer, including the cross-attention
+    layers of an encoder-decoder.
 
-    In an encoder-decoder, cross-attention layers have a prefix too.
+    During training, an MLP computes the prefixes from trained embeddings. `hidden` is the width of the MLP's
+    inner layer (null: the width of the model's embeddings).
     """
 
     kind: Literal["prefix"] = "prefix"

@@ -17,7 +17,7 @@ class PromptTuning(TrainingMethod):
     encoder-decoder).
 
     `init` chooses their initial values: random numbers, the embeddings of random tokens of the vocabulary, or
-    the embeddings of the tokens of `text`.
+    the embeddings of the tokens of `text`, repeated or cut to `tokens` tokens.
     """
 
     kind: Literal["prompt"] = "prompt"

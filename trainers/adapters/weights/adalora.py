@@ -13,8 +13,8 @@ from trainers.adapters.weights.low_rank import LowRankMethod, check_rank
 
 @dataclass(frozen=True)
 class AdaLoRA(LowRankMethod):
-    """Add P diag(E) Q, scaled by alpha / initial_rank, to the matrices of `targets`. Its rank is initially
-    `initial_rank`.
+    """Add P diag(E) Q, scaled by alpha / initial_rank, to each matrix of `targets`. The rank of this product
+    is `initial_rank` at first.
 
     After the first `warmup` share of the steps, the least important ranks are removed every `interval` steps.
     When the last `final` share of the steps begins, the average rank per matrix is `rank`; from then on,

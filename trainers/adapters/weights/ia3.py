@@ -13,8 +13,8 @@ from trainers.adapters.shared.training_method import Encode
 
 @dataclass(frozen=True)
 class IA3(PeftMethod):
-    """Train one factor, initially 1, for each dimension of the keys, the values and the inner layer of the
-    feed-forward layers.
+    """Rescale each dimension of the keys, the values and the hidden layer of the feed-forward blocks by a
+    trained factor, initially 1.
 
     If a single matrix computes queries, keys and values, the queries are also rescaled, as in peft.
     """

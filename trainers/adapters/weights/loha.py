@@ -11,10 +11,10 @@ from trainers.adapters.weights.low_rank import LowRankMethod
 
 @dataclass(frozen=True)
 class LoHa(LowRankMethod):
-    """Add the elementwise product of two matrices of rank `rank` to the matrices of `targets`, scaled by
-    alpha / rank.
+    """Add the elementwise product of two matrices of rank `rank` to each matrix of `targets`, scaled by alpha
+    / rank.
 
-    The elementwise product has a rank of up to rank^2, with twice the parameters of LoRA of rank `rank`.
+    The product has a rank of up to rank^2 and takes twice as many parameters as LoRA of the same `rank`.
     """
 
     kind: Literal["loha"] = "loha"

@@ -30,10 +30,12 @@ class MaskedCharacters(TrainingObjective):
     words. The word that would exceed this share is masked with the probability that makes the mean share
     exact. A word is a run of tokens between ASCII white space. A run of more than `span_characters`
     characters, as in scripts without spaces, is divided. Each character of a masked word becomes a mask. As
-    in the paper, words are never replaced with other tokens. The masked characters of a document are
-    predicted in a random order, each from the text around the masks and the characters before it in this
-    order. The class to predict is the remainder of the character's code point divided by
-    `model.character_buckets`. Requires `model.character_buckets` and architecture canine.
+    in the paper, words are never replaced with other tokens.
+
+    The masked characters of a document are predicted in a random order. Each is predicted from the text that
+    is not masked and from the characters that precede it in this order. The class to predict is the
+    character's code point modulo `model.character_buckets`. Requires `model.character_buckets` and
+    architecture canine.
 
     In most vocabularies, the space before a word is part of the word's first token, and is then masked and
     predicted with the word; the paper's spans end at white space. White space that is a token by itself is

@@ -22,12 +22,12 @@ from trainers.rows.batch import IGNORED, Batch
 class MaskedSubwords(Masking):
     """Predict masked tokens from the characters around them.
 
-    In each document a share `rate` of the tokens is chosen. Of the chosen tokens, a share `mask_share` is
-    replaced with masks, one per character, a share `random_share` with random tokens that have the same
-    number of characters, and the rest stay unchanged. Each chosen token is predicted at one of its
-    characters, at random. A space before a word belongs to the word's first token, as in the vocabulary.
-    Chosen tokens in which no character begins are left out. `copies` works as in `masked`. Requires
-    architecture canine.
+    In each document, a share `rate` of the tokens is chosen. Of the chosen tokens, a share `mask_share` is
+    replaced with masks, one per character. A share `random_share` is replaced with random tokens that have
+    the same number of characters, and the rest stay unchanged. Each chosen token is predicted from the state
+    of one of its characters, drawn at random. A space before a word belongs to the word's first token, as in
+    the vocabulary. Chosen tokens in which no character begins are left out. `copies` works as in `masked`.
+    Requires architecture canine.
     """
 
     unit: Literal["tokens"] = "tokens"

@@ -23,11 +23,11 @@ class QuickThought(TrainingObjective):
 
     A row contains many sentences, and tokens attend only to their own sentence. The loss of sentence i with
     neighbour k is -log(exp(v_i . v_k / t) / sum_j exp(v_i . v_j / t)), where v are the vectors, t is
-    `temperature`, and j runs over the other sentences of the row, which the paper calls a minibatch of
-    contiguous sentences (400 there). The loss of a sentence is the mean over the one or two neighbours that
-    it has in its row and its document. So the candidates do not depend on the size of the batch or
-    micro-batch or on the number of workers; longer rows have more of them. Rows of fewer than three
-    sentences, and documents of one sentence, have no target.
+    `temperature`, and j runs over the other sentences of the row. A row corresponds to the paper's minibatch
+    of 400 contiguous sentences. The loss of a sentence is the mean over the one or two neighbours that it has
+    in its row and its document. So the candidates do not depend on the batch size, the micro-batch size or
+    the number of workers; longer rows have more of them. Rows of fewer than three sentences, and documents of
+    one sentence, have no target.
 
     Needs shards with `sentences`. Sentences with fewer than `min_tokens` tokens are left out, and the
     sentences on either side of them then count as neighbours. `pooling` says how the vector is computed, as
@@ -38,7 +38,7 @@ class QuickThought(TrainingObjective):
     above 1 reduces the differences and avoids this.
 
     One encoder reads both a sentence and its candidates; the paper has two encoders with separate parameters,
-    whose vectors are concatenated. The authors' code (lajanugen/S2V) leaves the sentence itself among the
+    and concatenates their vectors. The authors' code (lajanugen/S2V) leaves the sentence itself among the
     candidates, with an inner product of 0; here it is not a candidate. With packing `full_sentences`, rows
     continue from one document to the next, and only sentences longer than a row are cut. With
     `doc_sentences`, all candidates are of one document, which is harder.

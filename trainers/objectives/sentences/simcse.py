@@ -23,10 +23,11 @@ class SimCSE(TrainingObjective):
     those of the other sentences of its row.
 
     A row contains many sentences, each twice, and tokens attend only to their own copy. The loss of sentence
-    i is -log(exp(s_ii / t) / sum_j exp(s_ij / t)), where s_ij is the cosine of the first copy of i and the
-    second copy of j, t is `temperature`, and j runs over the sentences of the row, which the paper calls a
-    batch. So the negatives of a sentence do not depend on the size of the batch or micro-batch or on the
-    number of workers; longer rows have more of them. A row of one sentence has no target.
+    i is -log(exp(s_ii / t) / sum_j exp(s_ij / t)), where s_ij is the cosine of the vectors of the first copy
+    of i and the second copy of j, t is `temperature`, and j runs over the sentences of the row. A row
+    corresponds to the paper's batch. So the negatives of a sentence do not depend on the batch size, the
+    micro-batch size or the number of workers; longer rows have more of them. A row of one sentence has no
+    target.
 
     `unit: sentences` reads the sentences of documents, and needs shards with `sentences`. `unit: documents`
     reads every document as one sentence, for corpora of single sentences. Sentences with fewer than

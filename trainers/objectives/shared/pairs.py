@@ -103,9 +103,9 @@ def documents_of(batch: Batch, context: Context) -> Documents:
 
 
 class PairObjective(TrainingObjective):
-    """The base of the objectives that make pairs.
+    """The base of the objectives that make an input and a target from each document.
 
-    For a decoder, `bidirectional_prefix` lets the positions of the input see one another in both directions,
+    In a decoder, `bidirectional_prefix` lets the positions of the input see one another in both directions,
     and `loss_on_prefix` adds the tokens of the input to the loss.
     """
 

@@ -16,13 +16,13 @@ class ProposalSettings:
     have the same weight; in a study that measures several domains of a source, all sources have the same
     weight.
 
-    `prior` has a share for each domain; only the proportions matter. By default, it is proportional to
-    `tokens`, the tokens of each domain. `floors` are minimum shares, and `fixed` are exact shares.
-    `target_tokens` is the budget of the run that the mixture is for. If `tokens` and `target_tokens` are
-    known, no domain is read more than `max_epochs` times. `max_epochs` is one number for all domains, or a
-    number for each domain that has a limit; the default is 4, because four epochs are almost as good as fresh
-    data (Muennighoff et al., 2023). In a study, `weights`, `prior`, `floors`, `fixed` and `max_epochs` may
-    name domains at any level. `draws` is the number of bootstrap draws.
+    `prior` maps each domain to its share; only the proportions matter. By default, it is proportional to
+    `tokens`, the number of tokens of each domain. `floors` are minimum shares, and `fixed` are exact shares.
+    `target_tokens` is the token budget of the run that will use the mixture. If `tokens` and `target_tokens`
+    are known, no domain is read more than `max_epochs` times. `max_epochs` is one number for all domains, or
+    a number for each domain that has a limit; the default is 4, because four epochs are almost as good as
+    fresh data (Muennighoff et al., 2023). In a study, `weights`, `prior`, `floors`, `fixed` and `max_epochs`
+    may name domains at any level. `draws` is the number of bootstrap draws.
     """
 
     weights: dict[str, float] | None = None

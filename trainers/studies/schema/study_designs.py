@@ -30,12 +30,13 @@ def check_weights(section: str, weights: Mapping[str, float]) -> None:
 
 @dataclass(frozen=True)
 class Swarm:
-    """A swarm of `runs` mixtures, drawn from Dirichlet distributions. Their centre is the prior's shares
-    raised to the power of `temperature` and normalised. With a temperature below 1, small domains get more
-    than their prior share (.5 as in RegMix; Liu et al., 2024). The concentration parameters are the centre's
-    shares times the number of domains whose share is not fixed, times a strength; successive draws cycle
-    through `strengths`. With a uniform centre, a strength of 1 draws uniformly from all mixtures. Smaller
-    strengths favour the corners; larger ones stay near the centre.
+    """A swarm of `runs` mixtures, drawn from Dirichlet distributions. The centre of these distributions is
+    the prior with its shares raised to the power of `temperature` and normalised. A temperature below 1 gives
+    small domains more than their prior share; the default, 0.5, is that of RegMix (Liu et al., 2024). Each
+    concentration parameter is the domain's share in the centre, times the number of domains whose share is
+    not fixed, times a strength; successive draws cycle through `strengths`. With a uniform centre, a strength
+    of 1 draws uniformly from all mixtures. Smaller strengths favour the corners; larger ones stay near the
+    centre.
 
     Mixtures outside the limits of the proposal (floors, fixed shares, epochs at the target) are rejected. If
     almost all mixtures are rejected, those outside the limits are moved to the nearest mixture within them
@@ -64,9 +65,10 @@ class Swarm:
 
 @dataclass(frozen=True)
 class Sobol:
-    """A design of `runs` mixtures that cover all allowed mixtures evenly, regardless of the prior. Each is a
-    point of a scrambled Sobol sequence (Sobol, 1967; Owen, 1995): its coordinates u become -log u, divided by
-    their sum. The limits of the proposal and `distance` apply as in a swarm.
+    """A design of `runs` mixtures that cover all allowed mixtures evenly, regardless of the prior. Each is
+    made from a point of a scrambled Sobol sequence (Sobol, 1967; Owen, 1995): every coordinate u is replaced
+    by -log u, and the results are divided by their sum. The limits of the proposal and `distance` apply as in
+    a swarm.
     """
 
     kind: Literal["sobol"] = "sobol"
@@ -92,10 +94,10 @@ class Simplex:
 
 @dataclass(frozen=True)
 class ListEntry:
-    """An entry of a list design. `settings` sets fields of the job by dotted name, `weights` is the mixture
-    by domain, at any level (default: the prior), and `recipe` replaces the study's recipe. `corpus` changes
-    fields of `corpus_file` by dotted name; the study builds a corpus with these changes, and the entry reads
-    it.
+    """An entry of a list design. `settings` sets fields of the job by dotted name, `weights` maps domains, at
+    any level, to their weights in the mixture (default: the prior), and `recipe` replaces the study's recipe.
+    `corpus` changes fields of `corpus_file` by dotted name; the study builds a corpus with these changes, and
+    the entry reads it.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -111,8 +113,8 @@ class ListEntry:
 
 @dataclass(frozen=True)
 class Listed:
-    """A design of named `entries`, each trained with `seeds` seeds. The entry named by `baseline` is the one
-    with which the others are compared.
+    """A design of named `entries`, each trained with `seeds` seeds. All other entries are compared with the
+    entry named by `baseline`.
     """
 
     entries: dict[str, ListEntry]

@@ -51,12 +51,13 @@ class Target:
 class Proxies:
     """The small training runs, of `tokens` tokens each unless an entry of the design sets `budget.tokens`.
 
-    With `matched`, a proxy reads only a fixed random sample of each domain: the share (tokens of the proxy) /
-    `target.tokens` of its sequences. A weight then means the same number of epochs as in the target run.
-    Without a `target`, and for an entry that sets `data.subset`, `matched` has no effect.
+    With `matched`, a proxy reads only a fixed random sample of each domain's sequences. The sample's share is
+    the proxy's tokens divided by `target.tokens`, at most 1, so that a weight means the same number of epochs
+    as in the target run. Without a `target`, and for an entry that sets `data.subset`, `matched` has no
+    effect.
 
-    In a mixture design, the prior is trained with `anchors` seeds, beginning with `seed`, and the spread of
-    these runs is the noise of a metric. All other mixtures are trained with the first seed only, so their
+    In a mixture design, the prior is trained with `anchors` seeds, beginning with `seed`, and the spread of a
+    metric over these runs is its noise. All other mixtures are trained with the first seed only, so their
     runs differ only in the mixture.
     """
 
@@ -74,17 +75,17 @@ class Proxies:
 
 @dataclass(frozen=True)
 class Metrics:
-    """The metrics of a run: one value for the held-out text of each of `domains`. A name above the leaf
-    domains stands for all leaf domains below it. By default, `domains` are all leaf domains whose held-out
-    text is the same in all corpora of the study. Lower is better.
+    """The metrics of a run: one value for each of `domains`, measured on its held-out text. Naming a domain
+    above the leaf domains selects all leaf domains below it. By default, `domains` are all leaf domains whose
+    held-out text is the same in all corpora of the study. Lower is better.
 
     `measure` is `bits_per_byte`, `document_bits_per_byte` or `loss`. `bits_per_byte` is measured on up to
     `tokens` tokens of each domain, in rows built as in training; use it to compare runs of one recipe.
     `document_bits_per_byte` is measured on whole documents and does not depend on objective, packing or
     sequence length, but takes longer. `loss` is in nats per target, also in rows built as in training; all
     runs must have the same kind of objective, because losses of different targets cannot be compared. Every
-    measure is averaged over the final `last` validations of a run, which are about a twentieth of the run
-    apart.
+    measure is averaged over the final `last` validations of a run; successive validations are about a
+    twentieth of the run apart.
     """
 
     measure: Literal["bits_per_byte", "document_bits_per_byte", "loss"] = "bits_per_byte"
@@ -110,11 +111,11 @@ class Confirmation:
     are judged.
 
     Candidates are `proposal`, `prior`, `uniform`, `temperature`, `unimax`, `doremi` (which needs the section
-    `doremi`) and the names of mixtures in `own`. They train on `tokens` tokens, with `settings` on top of the
-    study's. Each is compared with `baseline`, seed by seed, in the weighted mean of the metrics, for which
-    lower is better. A candidate is better or worse if the two-sided t interval of the mean difference at
-    `level` excludes 0 and the absolute difference is at least `margin`; otherwise it ties. The verdict is
-    open if fewer than two seeds have finished for both.
+    `doremi`) and the names of mixtures in `own`. Each run trains on `tokens` tokens, with `settings` applied
+    after the study's. Each candidate is compared with `baseline`, seed by seed, by the weighted mean of the
+    metrics; lower is better. A candidate is better or worse if the two-sided t interval of the mean
+    difference at `level` excludes 0 and the absolute difference is at least `margin`; otherwise it ties. The
+    verdict is open until at least two seeds have finished for both.
     """
 
     tokens: int
@@ -152,8 +153,9 @@ class Confirmation:
 class DoReMi:
     """The mixture of DoReMi (Xie et al., 2023) as a baseline. The study trains a reference proxy on the
     prior, then a second proxy that reads all domains equally and is trained with group DRO against the
-    reference (`online_weights` in training_file.md). The mixture is the mean of the second proxy's weights.
-    DoReMi costs about as much as 2.7 proxies and uses neither the metrics nor the limits of the proposal.
+    reference (`online_weights` in training_file.md, also for `step_size` and `smoothing`). The mixture is the
+    mean of the second proxy's weights. DoReMi costs about as much as 2.7 proxies and uses neither the metrics
+    nor the limits of the proposal.
     """
 
     step_size: float = 1.0
@@ -186,10 +188,10 @@ class Reuse:
     the corpus have. They become one domain, `reused`, so a study of a corpus with a few new domains varies
     only the new domains and `reused`, and needs fewer runs.
 
-    `reused` has the sum of the tokens and of the prior shares of the kept domains. Its cap in epochs ensures
-    that none of them exceeds its own cap. In the section `proposal` of the study file, `floors`, `fixed` and
-    `max_epochs` may name `reused`. All mixtures of the study, including the prior and the baselines, keep the
-    ratios; only those in `confirmation.own` may differ.
+    The tokens of `reused` are the sum of the kept domains' tokens, and its prior share is the sum of their
+    prior shares. Its cap in epochs ensures that no kept domain exceeds its own cap. In the section `proposal`
+    of the study file, `floors`, `fixed` and `max_epochs` may name `reused`. All mixtures of the study,
+    including the prior and the baselines, keep the ratios; only those in `confirmation.own` may differ.
     """
 
     proposal: str
@@ -204,19 +206,19 @@ class Reuse:
 class Study:
     """A study: many small training runs that answer a `question`.
 
-    Its data are either existing `corpora` or a `corpus_file`, from which the study builds the corpora that
-    its runs read. `recipe` is the recipe of the runs, a name or the path of a YAML file; `settings` changes
-    fields of the recipe by dotted name. The directory `output` holds the files of the study.
+    Its runs read either existing `corpora` or corpora that the study builds from `corpus_file`. `recipe` is
+    the recipe of the runs: a name or the path of a YAML file; `settings` changes fields of the recipe by
+    dotted name. The directory `output` holds the files of the study.
 
     A mixture design (`swarm`, `sobol`, `simplex`) needs `target`. The best of `laws` is fitted to each metric
-    of its runs, and `proposal` describes the search for the mixture with the best predictions. The `tokens`
-    and `target_tokens` of the proposal default to those of the corpora and of the target.
+    of its runs, and `proposal` configures the search for the mixture with the best predicted metrics. The
+    `tokens` and `target_tokens` of the proposal default to those of the corpora and of the target.
 
     With `anneal`, a run has two phases: it trains on the prior first, and on the mixture under study only for
     the final share `anneal` of its tokens. A cap in epochs covers both phases.
 
     `answered_by` names the candidate, or the entry of a list, whose verdict answers the question: yes if it
-    is better than the baseline, no if it is worse. The page begins with that answer.
+    is better than the baseline, no if it is worse. The study's page begins with that answer.
     """
 
     name: str

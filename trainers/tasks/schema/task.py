@@ -60,8 +60,8 @@ def _require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One way in which a data set's files are laid out, either by its authors or by others who converted
-    them.
+    """A layout of a data set's files: where they are, their format, and which column has which role. A data
+    set may have several layouts, because others have converted it.
 
     `files` gives one file name per split, or several names, which are tried in order. Names are relative to
     each of `folders`, first below `data=DIR` (default: `$GRISTMILL_TASKS`), then, for your own task file,
@@ -228,12 +228,12 @@ class Task(Layout):
 
     `labels` are spelled as in the files, or as `rename` spells them, and numbered from 0 in the order given.
     `positive` is the label that `f1` scores, by default the second of two. All `metrics` are computed. The
-    first selects the checkpoint, or the loss does if the model answers in text. `range` gives the lowest and
-    the highest number of a regression. With `no_answer`, a question may have no answer in its passage. In
-    fine-tuning, a training example that also occurs in a split with known gold is an error; with `leak:
-    report`, such examples are accepted and counted. `templates` turn examples into input and target texts for
-    models that are trained to write their answers. `elsewhere` lists alternative layouts of the files, which
-    are tried after the task's own.
+    checkpoint is selected by the first or, if the model answers in text, by the loss. `range` gives the
+    lowest and the highest value of a regression's labels. With `no_answer`, a question may have no answer in
+    its passage. In fine-tuning, a training example that also occurs in a split with known gold is an error;
+    with `leak: report`, such examples are accepted and counted. `templates` turn examples into input and
+    target texts for models that are trained to write their answers. `elsewhere` lists alternative layouts of
+    the files, which are tried after the task's own.
 
     `name` defaults to the file's name without its suffix. `suite` is the suite that the task belongs to.
     `about` says what the task is, and `source` says where its definition comes from. `folder` is the

@@ -39,8 +39,8 @@ class Generation:
     that are cut off by this limit are counted.
 
     With `temperature` 0, the most probable token is always chosen. Otherwise tokens are sampled from the
-    `top_k` most probable ones (0: all), restricted to the smallest set of them whose probabilities add up to
-    a share of `top_p` or more. The random seed of an answer depends on its item's id and on `seed=`.
+    `top_k` most probable ones (0: all), restricted to the smallest set of them that holds at least a share
+    `top_p` of their total probability. The random seed of an answer depends on its item's id and on `seed=`.
     """
 
     until: tuple[str, ...] = ("\n",)
@@ -82,8 +82,8 @@ class Prompt:
     Scores are log-likelihoods. They can be normalised in two ways. One divides them by the length of the
     continuation: its number of tokens, or the number of its UTF-8 bytes or characters without leading white
     space. The other subtracts the log-likelihood of the continuation after the text `unconditional` (Brown et
-    al., 2020, section 2.4). For `choose` and `classify`, all of these scores are measured, the last one only
-    if `unconditional` is set; `normalise` selects the main score.
+    al., 2020, section 2.4). For `choose` and `classify`, the plain and all normalised scores are measured
+    (the last only if `unconditional` is set); `normalise` selects the main one.
 
     Shots are solved examples of the split `shots_from`. They precede the context, separated by `separator`.
     """

@@ -29,11 +29,11 @@ class DedupSemantic(CorpusStage):
     document. Documents that an earlier step dropped do not compete, nor do documents in their source's own
     validation or test split.
 
-    k-means divides the documents into cells of about 10,000 on average, unless `cells` says otherwise. In the
-    order of preference, a document is dropped if its cosine similarity to a kept document of its cell is
-    `threshold` or more. So every dropped document is similar to the one recorded in its `semantic_cluster`,
-    and in a cell of up to 100,000 documents no two kept documents are similar. Documents of different cells
-    are not compared.
+    k-means divides the documents into cells of about 10,000 on average, unless `cells` says otherwise.
+    Documents are judged in order of preference: a document is dropped if its cosine similarity to a kept
+    document of its cell is `threshold` or more. So every dropped document is similar to the one recorded in
+    its `semantic_cluster`, and in a cell of up to 100,000 documents no two kept documents are similar.
+    Documents of different cells are not compared.
 
     In a larger cell, the documents after the first 100,000 are compared only with the documents kept among
     the first 100,000. The fact `not_all_compared` counts how many of them are kept.

@@ -25,7 +25,7 @@ _MOST = 1000
 
 @dataclass(frozen=True)
 class Topics(ReadsText, CorpusStage):
-    """Write the topic of each document, for `group_by` of `shards`, for rules and for the report. The topic
+    """Write the topic of each document, which `group_by` of `shards`, rules and the report can use. The topic
     is the nearest of `topics` clusters of the vectors in the column `embedding`, which
     `transformer_embeddings` writes. With `subtopics`, the subtopic is the nearest of the clusters within that
     topic. A document without a vector has no topic.
@@ -39,7 +39,7 @@ class Topics(ReadsText, CorpusStage):
     that step removes.
 
     Names and columns are the same for any number of workers and parts. They may differ between kinds of
-    processors, because embeddings and sums do.
+    processors, because embeddings and floating-point sums do.
     """
 
     topics: int = 20
