@@ -313,8 +313,8 @@ def _stored_columns(part: Part, columns: Sequence[str]) -> pa.Table:
 
 
 def _eligible(question: WhatIf, table: pa.Table) -> pa.Array:
-    """Return, for each document, whether it is kept or was first dropped by a filter or deduplication: bool
-    [n].
+    """Return a mask of the documents that count in an `Impact`, bool [n]: those that are kept, and those that
+    a filter or deduplication step was the first to drop.
     """
     names = [*question.now, *_dedup_steps(question)]
     step = table["drop_step"].combine_chunks()

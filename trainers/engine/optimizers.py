@@ -46,8 +46,8 @@ class AveragedSGD(torch.optim.Optimizer):
         return averaged
 
     def begin_averaging(self, averaged: int = 0) -> None:
-        """Average the weights from the next update on. A resumed run passes the number of updates `averaged`
-        so far.
+        """Average the weights from the next update on. When a run is resumed, `averaged` is the number of
+        updates already in the average.
         """
         for state in self.state.values():
             state["averaged"] = averaged

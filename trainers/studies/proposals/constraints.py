@@ -14,8 +14,8 @@ _THINNING = 20  # steps between two samples of a chain; times the number of doma
 
 @dataclass(frozen=True)
 class MixtureConstraints:
-    """The set of mixtures whose shares sum to 1 and lie between `lower` and `upper`, both inclusive and
-    [domains].
+    """The set of mixtures whose shares sum to 1 and lie between `lower` and `upper`, inclusive. Both bounds
+    are [domains], in the order of `domains`.
     """
 
     domains: tuple[str, ...]
