@@ -47,8 +47,9 @@ class RefinedwebLines(MeasuresText, PartStage):
 
     The tests apply to a line without white space at its ends. uppercase: more than half of its letters are
     upper case. numeric: at least one digit and no letter. counter: nothing but a number and one of
-    likes, shares, comments, views and so on, such as "3 likes". one_word: one word. pattern: at most ten words, with "sign in" at the
-    beginning, "read more" at the end, or "items in cart" anywhere; only the pattern is removed.
+    likes, shares, comments, views and so on, such as "3 likes". one_word: one word. pattern: at most ten
+    words, with "sign in" at the beginning, "read more" at the end, or "items in cart" anywhere; only the
+    pattern is removed.
     """
 
     def writes(self) -> pa.Schema:

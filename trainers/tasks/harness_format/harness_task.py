@@ -55,15 +55,19 @@ _TOKENS = 256  # written without max_gen_toks, as in the library
 
 @dataclass(frozen=True)
 class HarnessTask:
-    """A task of lm-evaluation-harness. `files` maps each split to its file names; relative names are resolved
-    against the folder of `path` or against `data=DIR`. `split` is the split that is scored. `shots` is the
+    """A task of lm-evaluation-harness.
+
+    `files` maps each split to its file names. A relative name is looked up in the folder of `path`, then in
+    the directory that `data=DIR` of the command names. `split` is the split that is scored. `shots` is the
     number of solved examples before each item. They come from `samples` if the task has any, otherwise from
-    `shots_split`; they are drawn at random unless `first_shots` is set. `metrics` holds the library's names
-    of the metrics. `filters`, `comparison` and `generation` apply to answers that the model writes. `version`
-    is the version in the file's `metadata`, by default 1.
+    `shots_split`; they are drawn at random unless `first_shots` is set.
 
     `texts`, `targets`, `choices` and `prefix` are the fields `doc_to_text`, `doc_to_target`, `doc_to_choice`
-    and `gen_prefix`; a string there is a Jinja template or the name of a column.
+    and `gen_prefix` of the task's file. A field that is a string is the name of a column or else a Jinja
+    template.
+
+    `metrics` lists the metrics by their names in the library. `filters`, `comparison` and `generation` apply
+    to answers that the model writes. `version` is the version in the file's `metadata`, or 1 if it has none.
     """
 
     path: Path
