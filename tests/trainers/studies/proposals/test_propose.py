@@ -14,6 +14,7 @@ from gristmill.errors import ConfigError
 from trainers.__main__ import main
 from trainers.studies.laws import LAWS
 from trainers.studies.laws.law_set import LawSet, fit_laws
+from trainers.studies.proposals.baselines import baseline_mixtures
 from trainers.studies.proposals.constraints import build_constraints
 from trainers.studies.proposals.objective import MixtureObjective, minimise
 from trainers.studies.proposals.proposal_settings import ProposalSettings
@@ -199,3 +200,9 @@ def test_the_command_writes_weights_for_a_run(tmp_path, capsys):
     assert record["epochs"]["web"] == pytest.approx(2, abs=1e-3)
     assert set(record["baselines"]) == {"prior", "uniform", "temperature", "unimax"}
     assert "prior" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("most", [2, 2.0])
+def test_unimax_reads_a_domain_at_most_as_often_as_the_settings_allow(most):
+    settings = ProposalSettings(tokens={"a": 10, "b": 1000}, target_tokens=500, max_epochs=most)
+    assert baseline_mixtures(settings, ("a", "b"))["unimax"] == pytest.approx([0.04, 0.96])
