@@ -108,7 +108,6 @@ def _keep(local: LocalPath, checksum: str) -> None:
     target = _directory() / checksum[:2] / checksum
     target.parent.mkdir(exist_ok=True)
     size = local.stat().st_size
-    _limit()  # raises for an invalid limit before anything is added
     local.rename(target)
     _account(size)
 

@@ -138,7 +138,8 @@ _MODELS = {"fasttext": fasttext_section, "columns": _columns_section, "embedding
 _VERDICTS = {
     "unknown": "Each class comes from one source, or its other sources have too few documents, so it is unknown whether this "
     "classifier learned the class or the source. Add a second source to a class.",
-    "nothing": "**This classifier learned nothing.** On the held-out documents, it does no better than chance.",
+    "nothing": "**This classifier learned nothing.** On the held-out documents, it does no better than chance. Check the "
+    "sources of the classes, or add documents.",
     "class": "Documents of a source that it was not trained on are classified correctly, too.",
     "source": "**This classifier learned its sources.** Trained without a source, it loses more than half of its performance "
     "above chance on that source's documents: it recognises sources, not classes. Add sources to both classes.",

@@ -8,7 +8,8 @@ from pipelines.classifiers.classifier_card import data_section, embedding_sectio
 _VERDICTS = {
     "unknown": "The judged documents come from one source, or the sources have too few, so it is unknown whether this model "
     "learned the judge's scores or the source. Have documents of a second source judged.",
-    "nothing": "**This model learned nothing.** Within the sources, its scores do not order the documents as the judge did.",
+    "nothing": "**This model learned nothing.** Within the sources, its scores do not order the documents as the judge "
+    "did. Check the judge's scores, or have more documents judged.",
     "class": "In a source that a model was not trained on, its scores still order the documents as the judge did.",
     "source": "**This model learned its sources.** Without a source in training, more than half of the rank correlation "
     "within that source is lost: it recognises sources, not what the judge scored.",

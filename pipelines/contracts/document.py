@@ -16,6 +16,7 @@ import xxhash
 from gristmill.errors import UserError
 
 ID = pa.binary(16)
+_DIGITS = 20  # of the largest number of a record, 2**64 - 1
 DOCUMENT = pa.schema(
     [
         pa.field("id", ID, nullable=False),
@@ -117,7 +118,7 @@ def parse_id(printed: str) -> tuple[str, str, int]:
     """
     source, slash, rest = printed.partition("/")
     path, hash_mark, record = rest.rpartition("#")
-    if not (source and slash and path and hash_mark and record.isdecimal() and len(record) <= 20):
+    if not (source and slash and path and hash_mark and record.isdecimal() and len(record) <= _DIGITS):
         raise UserError(
             f"{printed!r}: not a document id; expected source/path#record, for example web/2024/a.jsonl.gz#17"
         )

@@ -112,28 +112,32 @@ def group_results(results: Sequence[Result]) -> list[Group]:
         key = (result.task, result.split, tuple(sorted(_compared(result).items())))
         by_configuration.setdefault(key, []).append(result)
     groups = list(by_configuration.values())
-    return [Group(group[0].task, group[0].split, _label_among(group, groups), tuple(group)) for group in groups]
+    peers = _configurations(groups)
+    labels = [_label(_compared(group[0]), peers[group[0].task, group[0].split]) for group in groups]
+    return [Group(its[0].task, its[0].split, label, tuple(its)) for its, label in zip(groups, labels, strict=True)]
+
+
+def _configurations(groups: Sequence[Sequence[Result]]) -> dict[tuple[str, str], list[Mapping[str, str]]]:
+    """Return the compared settings of the groups of each task and split."""
+    found: dict[tuple[str, str], list[Mapping[str, str]]] = {}
+    for group in groups:
+        found.setdefault((group[0].task, group[0].split), []).append(_compared(group[0]))
+    return found
 
 
 def _compared(result: Result) -> dict[str, str]:
     return {name: str(value) for name, value in result.config.items() if name not in _NOT_COMPARED}
 
 
-def _label_among(group: Sequence[Result], groups: Sequence[Sequence[Result]]) -> str:
-    first = group[0]
-    peers = [_compared(g[0]) for g in groups if (g[0].task, g[0].split) == (first.task, first.split)]
-    own = _compared(first)
-    return _label(own, peers, _differing(own, peers))
-
-
 def _differing(own: Mapping[str, str], peers: Sequence[Mapping[str, str]]) -> list[str]:
     return [name for name in own if any(peer.get(name) != own[name] for peer in peers)]
 
 
-def _label(own: Mapping[str, str], peers: Sequence[Mapping[str, str]], differing: Sequence[str]) -> str:
-    """Return a label of the first `differing` settings of `own`: three, or more if it takes more to tell
-    `own` from the other `peers`. `peers` includes `own`.
+def _label(own: Mapping[str, str], peers: Sequence[Mapping[str, str]]) -> str:
+    """Return a label of the first settings of `own` that differ among its `peers`: three, or more if it takes
+    more to tell `own` from the others. `peers` includes `own`.
     """
+    differing = _differing(own, peers)
     shown = min(_MOST_SHOWN, len(differing))
     while (
         shown < len(differing)
@@ -194,18 +198,15 @@ def suite_lines(suite: Suite, results: Sequence[Result]) -> list[str]:
     different tasks belong to one configuration if they agree in all settings that vary within any task.
     """
     groups = group_results(results)
-    first = [_compared(group.results[0]) for group in groups]
-    differing: dict[str, None] = {}
-    for own, group in zip(first, groups, strict=True):
-        at = (group.task, group.split)
-        peers = [each for each, other in zip(first, groups, strict=True) if (other.task, other.split) == at]
-        differing |= dict.fromkeys(_differing(own, peers))
+    tasks = _configurations([group.results for group in groups]).values()
+    differing = dict.fromkeys(name for peers in tasks for own in peers for name in _differing(own, peers))
     means: dict[tuple[tuple[str, str], ...], dict[tuple[str, str], Mapping[str, float]]] = {}
-    for own, group in zip(first, groups, strict=True):
-        key = tuple((name, own[name]) for name in differing if name in own)
+    for group in groups:
+        own = _compared(group.results[0])
         values = {metric: mean(group.values(metric)) for metric in group.results[0].scores}
+        key = tuple((name, own[name]) for name in differing if name in own)
         means.setdefault(key, {})[group.task, group.split] = values
     configurations = [dict(key) for key in means]
-    labels = [_label(own, configurations, list(own)) for own in configurations]
+    labels = [_label(own, configurations) for own in configurations]
     scores = [suite_score(suite, values) for values in means.values()]
     return [f"{score}{f'  {label}' if label else ''}" for score, label in zip(scores, labels, strict=True)]
