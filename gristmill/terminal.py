@@ -39,7 +39,7 @@ def human_count(count: float) -> str:
         if count < 999.5:  # from there on, three digits round to the next unit
             return f"{count:.0f}" if not unit else f"{count:.3g}{unit}"
         count /= 1000
-    return f"{count:.3g}T"
+    return f"{count:.3g}T" if count < 999.5 else f"{count:,.0f}T"
 
 
 def human_bytes(size: float) -> str:

@@ -215,8 +215,8 @@ class Extractor:
         name = self._source.name
         remedy = "raise the limit, or set" if any(limit in reason for limit in _PAGE_LIMITS) else "set"
         return PoisonError(
-            f"read: {name}/{record} breaks its parser, alone and repeatedly: {self._parser()} {reason}; {remedy} "
-            "it aside with build --quarantine-poison",
+            f"read: {name}/{record} breaks its parser: {self._parser()} {reason}; {remedy} it aside "
+            "with build --quarantine-poison",
             "read", name, record, reason,
         )  # fmt: skip
 

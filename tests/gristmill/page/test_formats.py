@@ -26,6 +26,7 @@ from gristmill.terminal import human_bytes, human_count
         (lambda: formats.in_words(999_500_000), "1 billion"),
         (lambda: human_count(999_499), "999k"),
         (lambda: human_count(999_999), "1M"),
+        (lambda: human_count(2.5e16), "25,000T"),
         (lambda: human_bytes(999_960), "1.0 MB"),
         (lambda: formats.in_words(None), "–"),
         (lambda: formats.size(1500), "1.5 kB"),

@@ -11,7 +11,7 @@ Sentences of fewer than 5 or more than 40 words are left out beforehand.
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -27,6 +27,7 @@ _Documents = list[list[str]]
 
 _END = re.compile(r"(?<=[.!?])\s+")
 _WORD = re.compile(r"[^\W\d_]+")
+_GAP = ""  # between sentences that do not follow one another
 _LEAST, _MOST = 5, 40  # words of a sentence
 _CLASSES = 6
 _WORDS, _COMMON = 20, 50  # words to distinguish; more common words that are skipped
@@ -43,7 +44,7 @@ def text_set(name: TextSet, texts: Examples, limit: int, seed: int) -> tuple[Exa
     train = [each for number, each in enumerate(documents) if number % _TESTED]
     test = documents[::_TESTED]
     if len(documents) < _TESTED:  # one long text is cut instead
-        flat = [sentence for each in documents for sentence in each]
+        flat = [sentence for each in documents for sentence in [*each, _GAP]]
         cut = len(flat) // _TESTED
         train, test = [flat[cut:]], [flat[:cut]]
     labels, first, second = _MAKERS[name](train, test, np.random.default_rng(seed))
@@ -67,15 +68,16 @@ def _examples(task: Task, split: str, made: _Labelled) -> Examples:
 
 
 def _sentences(text: str) -> list[str]:
+    """Return the sentences of a text, with `_GAP` in place of one that is too short or too long."""
     found = (" ".join(part.split()) for part in _END.split(text))
-    return [sentence for sentence in found if _LEAST <= len(sentence.split()) <= _MOST]
+    return [sentence if _LEAST <= len(sentence.split()) <= _MOST else _GAP for sentence in found]
 
 
 _Made = tuple[tuple[str, ...], _Labelled, _Labelled]
 
 
 def _flat(documents: _Documents) -> list[str]:
-    return [sentence for each in documents for sentence in each]
+    return [sentence for each in documents for sentence in each if sentence != _GAP]
 
 
 def _length(train: _Documents, test: _Documents, draw: np.random.Generator) -> _Made:
@@ -124,12 +126,23 @@ def _sentence_order(train: _Documents, test: _Documents, draw: np.random.Generat
     def labelled(documents: _Documents) -> _Labelled:
         made = []
         for sentences in documents:
-            for first, second in zip(sentences[::2], sentences[1::2], strict=False):
+            for first, second in _pairs(sentences):
                 exchanged = int(draw.integers(2))
                 made.append((f"{second} {first}" if exchanged else f"{first} {second}", exchanged))
         return made
 
     return ("kept", "exchanged"), labelled(train), labelled(test)
+
+
+def _pairs(sentences: list[str]) -> Iterator[tuple[str, str]]:
+    """Divide the sentences between two gaps into pairs. The last of an odd number belongs to none."""
+    waiting = _GAP
+    for sentence in sentences:
+        if _GAP in (waiting, sentence):
+            waiting = sentence
+        else:
+            yield waiting, sentence
+            waiting = _GAP
 
 
 _MAKERS: dict[TextSet, Callable[[_Documents, _Documents, np.random.Generator], _Made]] = {

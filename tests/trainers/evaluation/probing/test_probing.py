@@ -406,6 +406,30 @@ def test_a_set_from_texts_has_labels_that_follow_from_its_sentences(tmp_path, na
         assert counts.min() > 0.5 * counts.max()
 
 
+@pytest.mark.parametrize("documents", [60, 1])
+def test_only_sentences_that_follow_one_another_are_paired(tmp_path, documents):
+    sentences = [f"Here is the sentence with the number {n}." for n in range(600)]
+    rows = []
+    for row in np.array_split(sentences, documents):
+        rows.append(
+            {
+                "text": " ".join(
+                    part for n, each in enumerate(row) for part in ([each, "Short."] if n % 7 == 2 else [each])
+                )
+            }
+        )
+    texts = read_examples(text_task(LocalPath(write_lines(tmp_path / "t.jsonl", rows))), SPLIT, None)
+    size = 600 // documents
+    for split in text_set("sentence_order", texts, 10_000, 0):
+        assert len(split) >= 20
+        for text, label in zip(split.texts[0].to_pylist(), split.labels.tolist(), strict=True):
+            pair = [int(number) for number in re.findall(r"\d+", text)]
+            first, second = pair if split.task.labels[label] == "kept" else pair[::-1]
+            assert second == first + 1
+            assert first // size == second // size  # of one document
+            assert first % size % 7 != 2  # else a short sentence stood between them
+
+
 @pytest.mark.long
 def test_the_order_of_words_is_not_in_the_mean_of_their_embeddings(tmp_path, folder):
     pytest.importorskip("sklearn")
