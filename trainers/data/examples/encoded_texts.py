@@ -151,7 +151,7 @@ def locate(
     if encoder.definition.keeps_bytes:
         ids, offsets = encoder.encode(texts)
         starts = encoder.token_starts(ids, offsets)
-        ends = np.append(starts[1:], 0)
+        ends = np.roll(starts, -1)
         filled = np.diff(offsets) > 0
         ends[offsets[1:][filled] - 1] = sizes[filled]
         return ids.astype(np.int64), np.diff(offsets), starts, ends

@@ -38,6 +38,7 @@ def write_features(
 
     def write(sink: Any) -> None:
         nonlocal count
+        count = 0
         with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
             for table in _tables(reader, texts, layers, pooling, schema):
                 writer.write_table(table)

@@ -140,3 +140,13 @@ def test_words_know_their_first_token(kind, encoder_of):
     assert all(of(encoded, i).tolist() == of(located, i).tolist() for i in range(len(values)))
     again = encoder_of(kind).encode_words(texts(*values), flat, offsets)
     assert (again[1] == words).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_do_not_change_the_bytes_of_tokens(kind, encoder_of, monkeypatch):
+    """The first batch may have only texts without tokens."""
+    values = [*HARD, *sentences(10, seed=7)]
+    whole = encoder_of(kind)._encode_located(texts(*values))
+    monkeypatch.setattr("trainers.data.examples.encoded_texts._BATCH_BYTES", 1)
+    for one, other in zip(whole, encoder_of(kind)._encode_located(texts(*values)), strict=True):
+        assert np.array_equal(one, other)

@@ -4,6 +4,7 @@ not learn random ones.
 
 import json
 import re
+from io import BytesIO
 from itertools import pairwise
 
 import numpy as np
@@ -28,7 +29,7 @@ from tests.trainers.tasks.writing import task_of, write_lines
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.__main__ import main
 from trainers.evaluation.next_tokens_page import render_next_tokens
-from trainers.evaluation.probing.features import pooled
+from trainers.evaluation.probing.features import pooled, write_features
 from trainers.evaluation.probing.hidden_states import StateReader
 from trainers.evaluation.probing.probe_examples import control_labels, probe_examples, probe_split
 from trainers.evaluation.probing.probe_layers import probe_layers
@@ -137,6 +138,18 @@ def test_features_are_rows_by_document_or_token(decoder_run, tmp_path, capsys):
     )
     assert main([*command[:-1], "f.csv"]) == 2
     assert "--output: got f.csv, expected a name that ends in .parquet" in capsys.readouterr().err
+
+
+def test_rows_of_features_are_counted_once_where_a_write_is_repeated(folder, tmp_path, monkeypatch):
+    reader, write = reader_of("gpt2", folder), LocalPath.write_atomic
+
+    def write_twice(self, content):
+        content(BytesIO())
+        write(self, content)
+
+    monkeypatch.setattr(LocalPath, "write_atomic", write_twice)
+    texts = read_examples(text_task(LocalPath(write_lines(tmp_path / "t.jsonl", [{"text": "a cab"}] * 3))), SPLIT, None)
+    assert write_features(reader, texts, ["1"], "mean", LocalPath(tmp_path / "f.parquet")) == 3
 
 
 @pytest.fixture(scope="module")
