@@ -20,7 +20,7 @@ from gristmill.storage.store import digest
 from tokenizer.encode import Encoder
 from trainers.rows.index_cache import load_or_make
 
-_VERSION = 1
+_VERSION = 2
 _BATCH_BYTES = 1 << 22  # bytes of text in which tokens are located at a time
 
 
