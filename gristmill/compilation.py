@@ -7,8 +7,9 @@ It is the first of these directories that can be written: `machine_code` in $NUM
 `gristmill/machine_code` in the user's cache directory, if it belongs to the user; `__pycache__/machine_code`
 next to this file. If there is none, each process compiles for itself.
 
-Each entry is a file. Its name includes a digest of the kernel's source file, the constants and other kernels
-that it uses, the versions of Python and the compiler, the signature and the CPU.
+Each entry is a file. Its name includes a digest of the kernel's bytecode, the constants and other kernels that
+it uses, the versions of Python and the compiler, the signature and the CPU. An edit to comments or docstrings
+compiles nothing again.
 """
 
 import os
@@ -231,11 +232,11 @@ def _locked(name: str) -> Iterator[None]:
 
 
 def _facts(function: types.FunctionType) -> tuple[str, list[types.FunctionType]]:
-    """Return (digest, callees): a digest of a function's source and constants, and the kernels that it calls
+    """Return (digest, callees): a digest of a function's bytecode and constants, and the kernels that it calls
     directly.
     """
-    whole = xxhash.xxh3_128(_digest_of_file(function.__code__.co_filename))
-    whole.update(f"{function.__code__.co_firstlineno}".encode())
+    whole = xxhash.xxh3_128(_digest_of_code(function.__code__, function.__doc__))
+    whole.update(f"{function.__defaults__}".encode())
     called = []
     for name in sorted(set(_names(function.__code__))):
         value = function.__globals__.get(name)
@@ -248,7 +249,21 @@ def _facts(function: types.FunctionType) -> tuple[str, list[types.FunctionType]]
             whole.update(value.tobytes())
         elif isinstance(value, bool | int | float | complex | str | bytes | tuple | np.generic | type):
             whole.update(f"{name}={value!r}{getattr(value, '_fields', '')}".encode())
+        elif value is not None and not isinstance(
+            value, types.ModuleType
+        ):  # such as an intrinsic, written in the same file
+            whole.update(_digest_of_file(function.__code__.co_filename))
     return whole.hexdigest(), called
+
+
+def _digest_of_code(code: types.CodeType, docstring: str | None = None) -> bytes:
+    """Return a digest of what a function computes, without its place in the file and its docstring."""
+    constants = [_digest_of_code(each) if isinstance(each, types.CodeType) else repr(each) for each in code.co_consts]
+    if docstring is not None:
+        constants[0] = ""
+    variables = (code.co_argcount, code.co_varnames, code.co_names, code.co_freevars, code.co_cellvars)
+    facts = (code.co_code, code.co_exceptiontable, code.co_flags, variables, constants)
+    return xxhash.xxh3_128_digest(repr(facts).encode())
 
 
 def _named_tuples(kind: Any) -> Iterator[str]:

@@ -92,6 +92,48 @@ def test_the_place_of_a_clone_does_not_matter(run, tmp_path, monkeypatch):
     assert run(folder=tmp_path / "clone") == (11, 1)
 
 
+EDITED = """
+from numba.core import types
+from numba.extending import intrinsic
+from gristmill.compilation import kernel
+
+@intrinsic
+def seven(context):
+    return types.int64(), lambda context, builder, signature, arguments: context.get_constant(types.int64, {constant})
+
+@kernel()
+def plain(x, more=(2, 3)):
+    {docstring}
+    return x + {summand} + more[0]  {comment}
+
+@kernel()
+def special(x):
+    return x + seven()
+"""
+
+
+def test_only_what_is_computed_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def run(docstring='"""Add."""', summand=1, comment="", constant=7):
+        values = {"docstring": docstring, "summand": summand, "comment": comment, "constant": constant}
+        (tmp_path / "edited.py").write_text(EDITED.format(**values))
+        monkeypatch.delitem(sys.modules, "edited", raising=False)
+        compilation._digest_of_file.cache_clear()
+        module = importlib.import_module("edited")
+        results = module.plain(10), module.special(10)
+        return results, [sum(each.stats.cache_hits.values()) for each in (module.plain, module.special)]
+
+    assert run() == ((13, 17), [0, 0])
+    assert run() == ((13, 17), [1, 1])
+    assert run(comment="# sums\n") == ((13, 17), [1, 0])  # an intrinsic is compiled from its file
+    assert run(docstring='"""Add one.\n\n    And two.\n    """') == ((13, 17), [1, 0])
+    assert run(summand=2) == ((14, 17), [0, 0])
+    assert run(constant=8) == ((13, 18), [1, 0])
+
+
 @pytest.mark.long
 def test_it_keeps_a_limit_and_what_was_used_last(run, tmp_path, monkeypatch):
     assert run() == (11, 0)
