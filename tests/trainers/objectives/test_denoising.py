@@ -75,6 +75,13 @@ def test_spans_of_infilling_become_one_mask_and_empty_ones_are_inserted():
     assert written(infill_spans(text, text.offsets, lengths, places, 2 / 7, 3.0, MASK, *ONE)) == ["A__.DE."]
 
 
+def test_a_shortened_document_may_grow_to_its_original_size():
+    """Empty spans may insert as many masks as other noise has removed tokens."""
+    text, offsets, lengths = ragged("A"), np.array([0, 6]), np.array([0.1, 0.1, 0.1, 0.1, 0.9, 0.9])
+    full_row = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    assert written(infill_spans(text, offsets, lengths, np.full(12, 0.5), 0.9, 1.0, MASK, *full_row)) == ["_____"]
+
+
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.9])
 def test_no_document_outgrows_its_row_however_short_its_spans(share):
     """Rows must stay within the position table. With a mean span of one token, about half of all draws insert
