@@ -358,9 +358,10 @@ def _fill_one(
         first, given = input_offsets[i], len(lead) + input_offsets[i + 1] - input_offsets[i]
         second, asked = target_offsets[i], target_offsets[i + 1] - target_offsets[i]
         for k in range(given + asked - 1):
-            token = lead[k] if k < len(lead) else inputs[first + k - len(lead)]
             if k >= given:
                 token = targets[second + k - given]
+            else:
+                token = lead[k] if k < len(lead) else inputs[first + k - len(lead)]
             tokens[row, column + k] = token
             positions[row, column + k] = k
             numbers[row, column + k] = segments[i]
