@@ -217,7 +217,8 @@ class Corpus:
         """Return the printed ids of all rows of a part of this corpus."""
         read = self.read_step(part.source)
         name = Path(part.documents.path).stem
-        index = _index(read.directory, _file_record(read, "files", name.rpartition("-")[0]))
+        (file,) = _unit_files(read, "files", name.rpartition("-")[0])
+        index = _index(read.directory, file)
         index = index.filter(pc.equal(index["part"], name)).sort_by("first_row")
         files = np.repeat(np.arange(index.num_rows), index["rows"].to_numpy())
         numbers = ids_as_integers(part.table(("id",))["id"].combine_chunks())["record"]
@@ -356,15 +357,13 @@ class Corpus:
                 row = share["first_row"] + position if position >= 0 else -1
             if row >= 0:
                 return Located(identifier, source, path, record, part, row)
-        aside = read_table(
-            read.directory, _file_record(read, "quarantine", share["unit"]), QUARANTINE.names, schema_facts(QUARANTINE)
-        )
-        aside = aside.filter(pc.and_(pc.equal(aside["path"], path), pc.equal(aside["record"], record)))
-        if not aside.num_rows:
-            name = format_id(source, path, record)
-            raise CorruptFileError(f"{name!r}: indexed by {read.directory}, but neither a document nor quarantined")
-        row = aside.to_pylist()[0]
-        return Quarantined(identifier, source, path, record, row["reason"], row["bytes"])
+        for file in _unit_files(read, "quarantine", share["unit"]):
+            aside = read_table(read.directory, file, QUARANTINE.names, schema_facts(QUARANTINE))
+            aside = aside.filter(pc.and_(pc.equal(aside["path"], path), pc.equal(aside["record"], record)))
+            for row in aside.to_pylist():
+                return Quarantined(identifier, source, path, record, row["reason"], row["bytes"])
+        name = format_id(source, path, record)
+        raise CorruptFileError(f"{name!r}: indexed by {read.directory}, but neither a document nor quarantined")
 
     def _similar_path(self, source: str, path: str) -> str:
         read = self.read_step(source)
@@ -414,11 +413,16 @@ def _from_hex(identifier: str) -> bytes | None:
     return raw if len(raw) == 16 else None
 
 
-def _file_record(read: PublishedStep, folder: str, unit: str) -> FileRecord:
-    """Return the record of a unit's file in a folder, even if `forget` has rewritten it under another name."""
-    names = ((record, Path(record.path)) for record in read.manifest.files)
-    number = unit.partition("~")[0]
-    return next(r for r, path in names if path.parent.name == folder and path.stem.partition("~")[0] == number)
+def _unit_files(read: PublishedStep, folder: str, unit: str) -> list[FileRecord]:
+    """Return the records of a unit's files in a folder: of `UNIT.arrow`, under another name if `forget` has rewritten it,
+    and of files `UNIT-PART.arrow`, which hold a long quarantine's earlier rows.
+    """
+
+    def unit_of(name: str) -> str:
+        return name.partition("~")[0].partition("-")[0]
+
+    paths = ((record, Path(record.path)) for record in read.manifest.files)
+    return [r for r, path in paths if path.parent.name == folder and unit_of(path.stem) == unit_of(unit)]
 
 
 @lru_cache(maxsize=64)

@@ -11,6 +11,7 @@ import pytest
 import gristmill.storage.store as store
 from gristmill.errors import ConflictError, UserError
 from pipelines.__main__ import main
+from pipelines.building import read_step
 from pipelines.building.build import plan_and_build
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import Quarantined, open_corpus
@@ -125,6 +126,33 @@ def test_all_documents_of_a_url_and_a_second_time(built_corpus_file, tmp_path):
         forget(out, ["web/0.jsonl#1"], ["https://nowhere.example"])
     with pytest.raises(UserError, match="the file holds"):
         forget(out, ["web/0.jsonl#1000"], [])
+
+
+def test_records_of_a_quarantine_in_several_files_are_found_also_when_more_are_added(tmp_path, monkeypatch):
+    monkeypatch.setattr(read_step, "_HELD_ROWS", 5)
+    lines = [
+        "broken" if number % 2 else json.dumps({"text": f"Text {number}, {'and so on, ' * 30}"}) for number in range(60)
+    ]
+    (tmp_path / "web.jsonl").write_text("\n".join(lines))
+    corpus_file = tmp_path / "corpus.yaml"
+    corpus_file.write_text(
+        f"name: small\noutput: {tmp_path}/out\nsources:\n- {{name: web, root: {tmp_path}, include: [web.jsonl], format: jsonl, "
+        "part_bytes: 1000, max_quarantined: 0.9}\nsteps:\n- text_hash: {}\n"
+    )
+    build(corpus_file)
+    out = tmp_path / "out"
+    (read,) = (step for step in open_corpus(out).steps if step.stage == "read")
+    assert sum(record.path.startswith("quarantine/") for record in read.manifest.files) > 3
+    for forgotten in ((), (0,), (0, 30, 58)):  # the second time, files have other names already
+        if forgotten:
+            forget(out, [f"web/web.jsonl#{number}" for number in forgotten[-2:]], [])
+        corpus = open_corpus(out)
+        for number in range(60):
+            found = corpus.find(f"web/web.jsonl#{number}")
+            if isinstance(found, Quarantined):
+                assert found.reason == ("not_json" if number % 2 else "forgotten")
+            assert isinstance(found, Quarantined) == (number % 2 == 1 or number in forgotten)
+        assert len(list(corpus.quarantined("web"))) == 30 + len(forgotten)
 
 
 @pytest.mark.long
