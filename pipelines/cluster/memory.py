@@ -2,11 +2,10 @@
 needlessly.
 """
 
-import importlib.util
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.abc import MetaPathFinder
@@ -84,19 +83,23 @@ class _LaterPandas(MetaPathFinder):
 
     hides = True
 
-    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if fullname != "pandas":
             return None
         if self.hides:
             raise ModuleNotFoundError(fullname, name=fullname)
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((each for each in others if each is not None), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def execute_and_tell(module: ModuleType) -> None:
                 import pyarrow as pa
 
+                with suppress(ValueError):
+                    sys.meta_path.remove(self)
                 execute(module)
                 pa.array(()).to_pandas()  # Arrow looks for pandas again
 

@@ -357,11 +357,12 @@ class Corpus:
                 row = share["first_row"] + position if position >= 0 else -1
             if row >= 0:
                 return Located(identifier, source, path, record, part, row)
-        for file in _unit_files(read, "quarantine", share["unit"]):
-            aside = read_table(read.directory, file, QUARANTINE.names, schema_facts(QUARANTINE))
+        for quarantine in _unit_files(read, "quarantine", share["unit"]):
+            aside = read_table(read.directory, quarantine, QUARANTINE.names, schema_facts(QUARANTINE))
             aside = aside.filter(pc.and_(pc.equal(aside["path"], path), pc.equal(aside["record"], record)))
-            for row in aside.to_pylist():
-                return Quarantined(identifier, source, path, record, row["reason"], row["bytes"])
+            if aside.num_rows:
+                found = aside.to_pylist()[0]
+                return Quarantined(identifier, source, path, record, found["reason"], found["bytes"])
         name = format_id(source, path, record)
         raise CorruptFileError(f"{name!r}: indexed by {read.directory}, but neither a document nor quarantined")
 

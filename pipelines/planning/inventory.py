@@ -121,7 +121,8 @@ def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any
                 f"source {source.name!r}: identity: the listing of {file.path} has no field that changes with its "
                 f"content; leave `identity` out"
             )
-        return [file.size, file.version, digest([file.size, file.version])]
+        # Not the version alone: with `identity: content`, the cache must not take this for a checksum of the content.
+        return [file.size, f"listing {file.version}", digest([file.size, file.version])]
     try:
         version = file.version if file.remote else _times(file.location)
     except OSError as error:

@@ -20,8 +20,8 @@ from typing import IO, Any, Self, cast
 from pipelines.reading.entries.decompress import DecodeBudget, broken_stream, decoded_bound, decompress
 from pipelines.reading.entries.files import SourceFile, attribute_os_errors, file_chunks, printable_name
 from pipelines.reading.entries.git_entries import git_members
-from pipelines.reading.entries.globs import matches
 from pipelines.reading.entries.reasons import CHUNK_BYTES, BrokenInput
+from pipelines.reading.sources.globs import matches
 from pipelines.reading.sources.registry import format_of
 from pipelines.reading.sources.source import Source
 

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from gristmill.errors import SourceError
 from pipelines.reading.entries.files import SourceFile, file_chunks
-from pipelines.reading.entries.globs import matches
+from pipelines.reading.sources.globs import matches
 from pipelines.reading.sources.source import Source
 
 _STATE = "state.json"

@@ -10,10 +10,10 @@ from gristmill.storage.paths import is_url
 from gristmill.storage.remote import file_name, has_query, list_urls, shown
 from pipelines.reading.entries.files import SourceFile, printable_name, read_error
 from pipelines.reading.entries.git_entries import describe_repository, is_repository
-from pipelines.reading.entries.globs import covers, matches, may_contain
 from pipelines.reading.entries.hf_dataset import select_saved_files
 from pipelines.reading.entries.licence_names import is_licence_name, with_licences
 from pipelines.reading.entries.named_files import ask_facts, chosen_patterns, read_names
+from pipelines.reading.sources.globs import covers, matches, may_contain
 from pipelines.reading.sources.registry import format_of
 from pipelines.reading.sources.source import Source
 

@@ -14,6 +14,7 @@ from gristmill.storage.paths import is_url
 from gristmill.storage.remote import Remote, check_url, has_query, holds_credentials, shown
 from pipelines.contracts.given_split import FieldSplit, IdSplit, WholeSplit
 from pipelines.reading.git.git_refs import check_revision
+from pipelines.reading.sources.globs import compile_glob
 from pipelines.reading.sources.record_field import ColumnType, RecordField, check_columns
 from pipelines.reading.sources.record_text import RecordText
 from pipelines.reading.sources.registry import FORMATS, format_of
@@ -169,6 +170,12 @@ class Source:
             raise ValueError(f"tokenizer_share: got {self.tokenizer_share}, expected 0 or more")
         if not self.include:
             raise ValueError("include: got an empty list, expected at least one glob; leave it out to take every file")
+        for name in ("include", "exclude", "members"):
+            for pattern in getattr(self, name):
+                try:
+                    compile_glob(pattern)
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from None
         check_url("root", self.root)
         if self.files is not None:
             check_url("files", self.files)

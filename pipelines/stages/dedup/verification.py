@@ -158,20 +158,21 @@ def _electorates(task: Election) -> tuple[pa.Table, int]:
             documents += table.num_rows
             yield table
 
-    table = cut_to_electorate(counted(), lambda table: _cut(table, task.verdict), _PARTITION_BYTES)
-    return table, documents
+    table = cut_to_electorate(counted(), lambda table: _cut(table, task.verdict, 1), _PARTITION_BYTES)
+    return _cut(table, task.verdict, 0), documents
 
 
-def _cut(table: pa.Table, verdict: DedupPolicy) -> pa.Table:
-    """Return the electorate of each cluster. The result is the same if some rows have been cut before, as
-    `cut_to_electorate` requires.
+def _cut(table: pa.Table, verdict: DedupPolicy, beyond: int) -> pa.Table:
+    """Return the electorate of each cluster and, if `beyond` is 1, the first document that would make its evidence too
+    large. With that document, rows that come later are cut at the same place, as `cut_to_electorate` requires.
     """
     table = table.take(order_by_preference(table, verdict.keep)).combine_chunks()
     starts, sizes, position = runs(table["cluster"])
-    ends = np.cumsum(np.diff(_vectors(table)[0])) * 4
+    own = np.diff(_vectors(table)[0]) * 4
+    ends = np.cumsum(own)
     before = np.repeat(ends[starts - 1] * (starts > 0), sizes)
     return table.filter(
-        pa.array((position < ELECTORATE) & (ends - before <= ELECTORATE_BYTES) | (position == 0))
+        pa.array((position < ELECTORATE) & (ends - own * beyond - before <= ELECTORATE_BYTES) | (position == 0))
     ).combine_chunks()
 
 

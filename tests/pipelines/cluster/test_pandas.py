@@ -25,10 +25,12 @@ assert measured(lambda _: pa.Table.from_pandas(pandas.DataFrame({"a": [1]})).to_
 """
 
 OWN_STAGE = """
+import importlib.util
 from pipelines.cluster.memory import measured
 import pyarrow as pa
 
 def task(item):
+    assert importlib.util.find_spec("pandas") is not None  # as code that asks whether it is installed
     import pandas
     return pa.array(pandas.Series([1.0, None])).to_pylist()
 

@@ -93,6 +93,9 @@ def test_a_listing_may_be_the_identity(s3, tmp_path: Path, monkeypatch: pytest.M
     assert take_inventory([source], tmp_path)["s"].digest == first
     put(s3, "listed/a.txt", b"CONTENT")
     assert take_inventory([source], tmp_path)["s"].digest != first
+    monkeypatch.undo()
+    by_content, elsewhere = replace(source, identity="content"), tmp_path / "elsewhere"
+    assert take_inventory([by_content], tmp_path)["s"].digest == take_inventory([by_content], elsewhere)["s"].digest
     with pytest.raises(ValueError, match="identity: got 'listing', which is for files behind a URL"):
         Source(name="s", root=".", format="text", identity="listing").check()
 

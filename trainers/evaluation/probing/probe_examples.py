@@ -99,17 +99,18 @@ def probe_examples(reader: StateReader, examples: Examples, layers: Sequence[str
 def _word_states(
     reader: StateReader, texts: pa.LargeStringArray, starts: np.ndarray, offsets: np.ndarray, layers: Sequence[str]
 ) -> np.ndarray:
-    """Return the states of words, [layers, words, width], each the mean over the tokens of the word."""
+    """Return the states of words, [layers, words, width], each the mean over the tokens of the word. The words of a text
+    without tokens have the state of its first position.
+    """
     ids, bounds, holders = reader.encoder.encode_with_positions(texts, starts, offsets)
     documents = [ids[bounds[n] : bounds[n + 1]].astype(np.int64) for n in range(len(texts))]
     found = []
     for number, states in enumerate(reader.read(documents, layers)):
-        count = states.tokens.shape[1]
+        tokens = states.tokens if states.tokens.shape[1] else states.first[:, None]
+        count = tokens.shape[1]
         begins = np.minimum(holders[offsets[number] : offsets[number + 1]].astype(np.int64), max(0, count - 1))
         ends = np.maximum(np.append(begins[1:], count), begins + 1)
-        totals = np.concatenate(
-            [np.zeros_like(states.tokens[:, :1]), np.cumsum(states.tokens, axis=1, dtype=np.float64)], axis=1
-        )
+        totals = np.concatenate([np.zeros_like(tokens[:, :1]), np.cumsum(tokens, axis=1, dtype=np.float64)], axis=1)
         found.append(((totals[:, ends] - totals[:, begins]) / (ends - begins)[:, None]).astype(np.float32))
     return np.concatenate(found, axis=1)
 

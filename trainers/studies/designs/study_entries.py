@@ -121,7 +121,12 @@ def _named(study: Study) -> dict[str, ListEntry]:
     for row in itertools.product(*(values for _, _, values in axes)):
         cells = [(name, of_corpus, value) for (name, of_corpus, _), value in zip(axes, row, strict=True)]
         settings, corpus = ({n: v for n, its, v in cells if its is wanted} for wanted in (False, True))
-        entries[",".join(f"{n}={_shown(v)}" for n, _, v in cells)] = ListEntry(settings=settings, corpus=corpus)
+        name = ",".join(f"{n}={_shown(v)}" for n, _, v in cells)
+        if name in entries:
+            raise ConfigError(
+                f"design: two combinations have the name {name}; values such as 1 and '1' are written alike: leave one out"
+            )
+        entries[name] = ListEntry(settings=settings, corpus=corpus)
     return entries
 
 

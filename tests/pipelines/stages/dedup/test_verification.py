@@ -7,12 +7,15 @@ from collections import defaultdict
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipelines.stages.dedup.verification as verification
+from pipelines.contracts.document import ID
 from pipelines.stages.dedup.dedup_minhash import DedupMinhash
+from pipelines.stages.dedup.grouping import DedupPolicy, cut_to_electorate
 from tests.pipelines.stages.dedup.test_dedup import Bench, brute_force_clusters
 
 BANDS, ROWS = 4, 2
@@ -101,3 +104,29 @@ def test_the_documents_that_stay_are_those_of_a_greedy_election(tmp_path_factory
             )
     assert facts["not_all_compared"] == unseen
     assert facts["dropped"] == sum(row["drop"] is not None for row in rows)
+
+
+def test_the_electorate_does_not_depend_on_how_the_documents_are_divided(monkeypatch):
+    """Evidence of different sizes, as shingles are, and tables that are cut before all documents are read."""
+    monkeypatch.setattr(verification, "ELECTORATE_BYTES", 400)
+    rng, policy = np.random.default_rng(5), DedupPolicy("rule", pa.schema([]), sets=True)
+    for _ in range(100):
+        rows = [
+            {
+                "cluster": bytes([int(rng.integers(3))]) * 16,
+                "standing": int(rng.integers(2)),
+                "rank": 0,
+                "id": bytes([int(number)]) * 16,
+                "evidence": [0] * int(rng.integers(60)),
+            }
+            for number in rng.permutation(12)
+        ]
+        types = {"cluster": ID, "standing": pa.int8(), "rank": pa.int32(), "id": ID, "evidence": pa.list_(pa.uint32())}
+        table = pa.Table.from_pylist(rows, schema=pa.schema(types.items()))
+        divided = [table.slice(low, high - low) for low, high in itertools.pairwise((0, 3, 4, 9, 12))]
+        few = cut_to_electorate(divided, lambda held: verification._cut(held, policy, 1), 1)
+        whole = verification._cut(table, policy, 0)
+        assert verification._cut(few, policy, 0)["id"].to_pylist() == whole["id"].to_pylist()
+        for cluster in set(whole["cluster"].to_pylist()):
+            own = whole.filter(pc.equal(whole["cluster"], pa.scalar(cluster, ID)))
+            assert own.num_rows == 1 or sum(map(len, own["evidence"].to_pylist())) * 4 <= 400

@@ -70,7 +70,9 @@ PRINTED = one_source("{{kind: ids, validation: {root}/dev.txt, test: {root}/test
 
 def write_ids(folder, printed):
     form = "web/all.jsonl#{}" if printed else "{}"
-    (folder / "dev.txt").write_text("\n".join(form.format(n) for n in range(20, 25)))
+    (folder / "dev.txt").write_text(
+        "\n".join(form.format(n) for n in range(20, 25)), encoding="utf-8-sig"
+    )  # as from Windows
     (folder / "test.txt").write_text("\n".join(form.format(n) for n in range(25, 30)) + "\n\n")
 
 

@@ -29,6 +29,7 @@ from tests.trainers.tasks.writing import task_of, write_lines
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.__main__ import main
 from trainers.evaluation.next_tokens_page import render_next_tokens
+from trainers.evaluation.probing import probe_examples as probe_module
 from trainers.evaluation.probing.features import pooled, write_features
 from trainers.evaluation.probing.hidden_states import StateReader
 from trainers.evaluation.probing.probe_examples import control_labels, probe_examples, probe_split
@@ -191,6 +192,16 @@ def test_the_state_of_a_word_is_the_mean_over_its_tokens(folder, tags):
     for number in range(6):
         expected = states.tokens[:, owner == number].mean(axis=1)
         assert found.states[:, number] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_word_of_a_text_without_tokens_has_the_state_of_the_first_position(folder):
+    """As of a text that consists of a character which the tokenizer drops."""
+    reader = reader_of("bert", folder)
+    texts, starts = pa.array(["a cab", "", "a"], pa.large_string()), np.array([0, 2, 0, 0])
+    states = probe_module._word_states(reader, texts, starts, np.array([0, 2, 3, 4]), ["1"])
+    assert states.shape[:2] == (1, 4)
+    assert states[:, 2] == pytest.approx(reader.read([np.empty(0, np.int64)], ["1"])[0].first, abs=1e-5)
+    assert states[:, 3] == pytest.approx(reader.read(reader.encode(["a"]), ["1"])[0].tokens.mean(axis=1), abs=1e-5)
 
 
 @pytest.mark.long

@@ -100,6 +100,8 @@ def test_a_grid_and_a_list_change_fields_of_the_job(file):
     assert len(study.points) == 8
     assert study.points[0].entry == "model.layers=1,optimizer.learning_rate=0.001"
     assert (study.points[-1].job.model.layers, study.points[-1].job.optimizer.learning_rate) == (2, 0.01)
+    with pytest.raises(ConfigError, match=r"two combinations have the name init\.data=null; values such as"):
+        opened(file, "confirmation=null", "design={kind: grid, axes: {init.data: [null, 'null']}}")
     entries = "{small: {}, large: {settings: {model.layers: 4}}, code: {weights: {code: 1}}, gpt: {recipe: tiny_gpt2}}"
     study, _ = opened(file, "confirmation=null", f"design={{kind: list, baseline: small, entries: {entries}}}")
     by_entry = {run.entry: run for run in study.points}

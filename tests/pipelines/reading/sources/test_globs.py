@@ -1,6 +1,6 @@
 import pytest
 
-from pipelines.reading.entries.globs import covers, matches, may_contain
+from pipelines.reading.sources.globs import covers, matches, may_contain
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,11 @@ from pipelines.reading.entries.globs import covers, matches, may_contain
         ("[!ab].txt", "c.txt", True),
         ("[!ab].txt", "a.txt", False),
         ("[a-c]x", "bx", True),
+        ("[]a].txt", "].txt", True),
+        ("[!]a].txt", "b.txt", True),
+        ("[!]a].txt", "].txt", False),
+        ("x[!a]y", "x/y", False),
+        ("[!]", "[!]", True),
         ("a[.txt", "a[.txt", True),
         ("a+b(1).txt", "a+b(1).txt", True),
         ("*", "line\nbreak", True),

@@ -51,7 +51,9 @@ def _may_contain(names: list[str], segments: list[str]) -> bool:
 
 @lru_cache(maxsize=1024)
 def compile_glob(pattern: str) -> re.Pattern[str]:
-    """Return a regular expression that fully matches exactly the relative paths that a glob matches."""
+    """Return a regular expression that fully matches exactly the relative paths that a glob matches. Raises
+    ValueError for a range such as `[z-a]`.
+    """
     segments = pattern.split("/")
     parts = []
     for position, segment in enumerate(segments):
@@ -60,7 +62,12 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
             parts.append(r"(?:(?!\.)[^/]+/)*(?!\.)[^/]+" if last else r"(?:(?!\.)[^/]+/)*")
         else:
             parts.append(_segment(segment) + ("" if last else "/"))
-    return re.compile("".join(parts), re.DOTALL)
+    try:
+        return re.compile("".join(parts), re.DOTALL)
+    except re.error as error:
+        raise ValueError(
+            f"got {pattern!r}: {error.msg}; expected a range from the lower to the higher character"
+        ) from None
 
 
 def _segment(segment: str) -> str:
@@ -69,15 +76,15 @@ def _segment(segment: str) -> str:
     while position < len(segment):
         character = segment[position]
         position += 1
-        end = segment.find("]", position + 1) if character == "[" else -1
+        first = position + segment.startswith("!", position)  # of the class, a `]` stands for itself
+        end = segment.find("]", first + 1) if character == "[" else -1
         if character == "*":
             out += "[^/]*"
         elif character == "?":
             out += "[^/]"
         elif end > 0:
-            body, position = segment[position:end], end + 1
-            negated = "^" if body.startswith("!") else ""
-            out += "[" + negated + _CLASS_SPECIAL.sub(r"\\\g<0>", body.removeprefix("!")) + "]"
+            negated, body, position = "^/" if first > position else "", segment[first:end], end + 1
+            out += "[" + negated + _CLASS_SPECIAL.sub(r"\\\g<0>", body) + "]"
         else:
             out += re.escape(character)
     return out
