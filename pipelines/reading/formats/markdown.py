@@ -46,7 +46,9 @@ def read_markdown(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def _front_matter(text: str) -> tuple[dict[str, Any], str]:
-    if match := _FRONT_MATTER.match(text, 0, _FRONT_MATTER_BYTES):
+    match = _FRONT_MATTER.match(text, 0, _FRONT_MATTER_BYTES)
+    # The end of what is searched is no end of a line.
+    if match and (match.end() < _FRONT_MATTER_BYTES or match[0].endswith("\n") or match.end() == len(text)):
         try:
             fields = yaml.load(match[1], _Loader)
         except (yaml.YAMLError, RecursionError, ValueError):

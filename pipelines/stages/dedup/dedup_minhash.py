@@ -78,7 +78,7 @@ class DedupMinhash(CorpusStage):
     in, so near-copies here are dropped. Their signatures are read, not their text. URLs are opened as on a command line,
     with AWS_ENDPOINT_URL for a store other than AWS."""
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     elects: ClassVar[bool] = True
     paths: ClassVar[tuple[str, ...]] = ("against",)
     places: ClassVar[tuple[str, ...]] = paths

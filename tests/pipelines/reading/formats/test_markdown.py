@@ -25,8 +25,10 @@ def test_front_matter_is_meta(read: Callable) -> None:
         "---\n" + "[" * 1500 + "\n---\ntext\n",
         "---\nkey: value\nno end\n",
         "text\n---\nkey: value\n---\n",
+        # `---` ends at character 65,536, where the search for the end does, and its line goes on.
+        "---\ntitle: " + "x" * 65_521 + "\n--- and more\n",
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_what_is_no_front_matter_stays(read: Callable, text: str) -> None:
     found = read("a.md", text.encode(), format="markdown")
