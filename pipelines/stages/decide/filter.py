@@ -92,6 +92,11 @@ class Filter(PartStage):
             kind = types.field(request.signal).type
             if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_timestamp(kind)):
                 raise ConfigError(f"filter: {request.signal} holds {kind}, a quantile needs numbers or dates")
+            if request.per and pa.types.is_nested(types.field(request.per).type):
+                raise ConfigError(
+                    f"filter: per: {request.per} holds {types.field(request.per).type}, expected texts, numbers, dates or "
+                    f"booleans"
+                )
         for rule in self.tests():
             if rule.mappings():
                 _check_keys(rule, types.field(rule.per).type)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from gristmill.errors import ConfigError
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.reads import Input, column_named
 from pipelines.contracts.stage import PartStage
@@ -42,6 +43,11 @@ class ParetoSampling(PartStage):
         if self.alpha <= 0:
             raise ValueError(f"alpha: got {self.alpha}, expected a number above 0")
         check_seed(self.seed)
+
+    def check_types(self, types: pa.Schema) -> None:
+        kind = types.field(self.score).type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+            raise ConfigError(f"pareto_sampling: score: {self.score} holds {kind}, expected numbers")
 
     def annotate(self, docs: pa.Table) -> pa.Table:
         import numpy as np

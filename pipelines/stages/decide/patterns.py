@@ -74,6 +74,7 @@ class PatternRule:
                 f"replacement: got {replacement!r}, expected \\0 to \\8 for a group, or \\\\ for a backslash"
             )
         try:
+            pc.match_substring_regex(pa.array(_PROBES), self.pattern)  # else `a)(b` is valid within the parentheses
             texts = pc.replace_substring_regex(pa.array(_PROBES), self.expression, self.marked).to_pylist()
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
             said = str(error).removeprefix("Invalid regular expression: ").splitlines()[0]

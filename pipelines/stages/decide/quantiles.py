@@ -6,7 +6,7 @@ that contain a quantile.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,8 @@ class Quantiles(CorpusStage):
     """
 
     requests: tuple[Quantile, ...]
+
+    version: ClassVar[int] = 2
 
     def reads(self) -> tuple[Input, ...]:
         names = (name for request in self.requests for name in (request.signal, request.per) if name)

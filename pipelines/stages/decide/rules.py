@@ -5,6 +5,7 @@ named sets are data in rule_sets.py.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -34,9 +35,10 @@ class Quantile:
 
     def rank(self, count: int) -> int:
         """Return the index of the threshold among `count` > 0 values in ascending order."""
+        position = Fraction(repr(self.q)).limit_denominator(10**9) * count  # as written: 0.14 of 50 is 7
         if self.side == "at_least":
-            return min(math.floor(self.q * count), count - 1)
-        return max(math.ceil(self.q * count) - 1, 0)
+            return min(math.floor(position), count - 1)
+        return max(math.ceil(position) - 1, 0)
 
     def facts(self) -> dict[str, Any]:
         """Return the request as it is recorded in a manifest, without the computed thresholds."""

@@ -161,7 +161,7 @@ def _facts(stage: Decontaminate, found_texts: Sequence[pa.Table]) -> dict[str, d
     items = {index.names[text] for text in found} | {item for item, text in index.copies if text in found}
     facts = {name: {**fact, "items_found": 0} for name, fact in index.facts.items()}
     for item in items:
-        facts[item.rpartition("#")[0]]["items_found"] += 1
+        facts[item.partition("#")[0]]["items_found"] += 1
     return facts
 
 

@@ -67,7 +67,7 @@ def redact_fields(
             for each in hits:
                 counts[row].update(each)
             if hits and name == "meta" and "" not in chosen:
-                new = {key: _replace(entry, redacted) if key in chosen else entry for key, entry in value.items()}
+                new = {k: _replace(entry, redacted) if _is_chosen(k, chosen) else entry for k, entry in value.items()}
             elif hits:
                 new = _replace(value, redacted)
             changed = None if value is None or new == value else new
@@ -82,7 +82,12 @@ def _whole(digits: str) -> int | str:
 def _select_fields(meta: Any, names: set[str]) -> Any:
     if "" in names or not isinstance(meta, dict):
         return meta
-    return [value for name, value in meta.items() if name in names]
+    return [value for name, value in meta.items() if _is_chosen(name, names)]
+
+
+def _is_chosen(key: str, names: set[str]) -> bool:
+    """Return whether a field is one of `names`, or an object of which they name a field: all of it is searched."""
+    return any(name == key or name.startswith(f"{key}.") for name in names)
 
 
 def _texts(value: Any) -> list[str]:

@@ -95,7 +95,7 @@ class Pii(ReadsText, PartStage):
     not, such as ISBNs.
     """
 
-    version: ClassVar[int] = 7
+    version: ClassVar[int] = 8
     paths: ClassVar[tuple[str, ...]] = ("key",)
     places: ClassVar[tuple[str, ...]] = paths
 
