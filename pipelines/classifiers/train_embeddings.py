@@ -92,9 +92,9 @@ class EmbeddingClassifierConfig:
     """
 
     def check(self) -> None:
-        """Raise ValueError if a value is out of range, if only one of `threshold` and `scores` is given, or
-        unless exactly one of these pairs is given: `positive` and `negative`; `labels` and `corpora`;
-        `scores` and `corpora`.
+        """Raise ValueError if a value is out of range or options do not fit together. Exactly one of these
+        pairs must be given: `positive` and `negative`; `labels` and `corpora`; `scores` and `corpora`.
+        `threshold` is required with `scores` and not allowed without.
         """
         given = {name for name in ("positive", "negative", "labels", "scores", "corpora") if getattr(self, name)}
         if given not in ({"positive", "negative"}, {"labels", "corpora"}, {"scores", "corpora"}):
@@ -140,8 +140,8 @@ class _Embeddings:
 
 
 def gather_embeddings(config: EmbeddingClassifierConfig) -> ColumnExamples:
-    """Return the documents of both classes, without those that have no embedding. Raises UserError if a class
-    has too few documents.
+    """Return the documents of both classes that have an embedding, with the embeddings as `values`. Raises
+    UserError if a class has too few of them.
     """
     numbers, split = _Embeddings(config.embedding), (config.seed, config.held_out)
     if config.scores:

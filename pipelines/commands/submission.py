@@ -131,8 +131,9 @@ def _name(command: Sequence[str]) -> str:
 
 
 def _named(word: str, directory: Path) -> str | None:
-    """Return the path of an existing file that a word of the command names, either as the whole word or after
-    its `=`, or None. Raises ConfigError if the word names a missing YAML file by a relative path.
+    """Return the path of the file that a word of the command names, as the whole word or after its `=`.
+    Return None if there is no such file. Raises ConfigError if the word names a missing YAML file by a
+    relative path.
     """
     value = word.partition("=")[2] or word
     for name in (word, value):
@@ -147,8 +148,8 @@ def _content(word: str, directory: Path) -> dict[str, Any]:
     """Return a word of the command and, if the word names a file, a digest of the file's content. For a YAML
     file, the digest covers the values, not the comments.
 
-    Other files are digested only if their path is relative, so that they travel with the job: a file
-    elsewhere may be an output of the command.
+    Other files are digested only if their path is relative: these travel with the job, while a file elsewhere
+    may be an output of the command.
     """
     name = _named(word, directory)
     if name is not None and name.endswith((".yaml", ".yml")):

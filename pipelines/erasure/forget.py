@@ -99,8 +99,9 @@ def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[st
 def forget(
     directory: LocalPath, identifiers: Sequence[str], urls: Sequence[str], check: Callable[[], None] = lambda: None
 ) -> tuple[list[str], int]:
-    """Forget documents. Without ids or URLs, finish an interrupted run. Return (printed ids, number of files
-    rewritten).
+    """Remove documents from all files of a corpus directory, and keep later builds from reading them. Without
+    ids or URLs, finish an interrupted run. Return the printed ids of the documents, and the number of files
+    rewritten.
 
     `check` must raise an error if this process has lost its lease on the directory. Raises UserError for an
     unknown id, if a run for other documents was interrupted, or if there is nothing to forget, and

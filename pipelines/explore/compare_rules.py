@@ -52,8 +52,9 @@ class Tally:
 
 @dataclass(frozen=True)
 class Pair:
-    """The numbers of documents that both or only one of two rule sets drop, over the sources that have the
-    columns of both.
+    """How many documents two rule sets drop: `both` counts those that both sets drop, `only_one` those that
+    only `one` drops, and `only_other` those that only `other` drops. Sources that lack a column of either set
+    are not counted.
     """
 
     one: str

@@ -55,10 +55,10 @@ Values = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class LanguageThresholds:
-    """Thresholds by language for `names`: the language score or rule sets. `rules` are filter rules as a
-    corpus file contains them. `documents` counts the documents with a language score in each language. `few`
-    lists the languages in which some column has fewer than `least` values, so that the `default` bounds
-    apply.
+    """Thresholds by language. `names` lists what they are for: `language_score` or rule sets. `rules` are
+    filter rules as a corpus file contains them. `documents` maps each language to the number of its documents
+    that have a language score. `few` lists the languages to which the `default` bounds apply, because some
+    column has fewer than `least` values in them.
     """
 
     corpus: Corpus

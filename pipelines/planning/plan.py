@@ -1,11 +1,11 @@
-"""Make the plan of a build: turn a configuration and the inventories of its sources into concrete steps. This
-is a pure function.
+"""Make the plan of a build: turn a configuration and the inventories of its sources into concrete steps.
 
 The fingerprint of a step covers the stage's name and version, its knobs, the versions and checksums that it
-declares, and its inputs. It does not depend on the number of workers, the output root or the log level. If a
-step is not reproducible, the fingerprints of the steps that read its files cover the checksums of these
-files. Until the step is published, those fingerprints are provisional, and nothing is ever published under
-them.
+declares, and its inputs. It does not depend on the number of workers, the output root or the log level.
+
+If a step is not reproducible, the steps that read its files have provisional fingerprints until it is
+published. Their final fingerprints also cover the checksums of these files. Nothing is ever published under a
+provisional fingerprint.
 """
 
 from collections.abc import Iterator, Mapping

@@ -177,10 +177,12 @@ def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
 
 def check_counts(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> None:
-    """Raise SourceError if a source has no documents although `allow_empty` is false, or if too many of its
-    records were set aside. A source that is read only in part, or that may be empty and is, is not checked.
+    """Raise SourceError if a source has no documents, or if more of its records were set aside than
+    `max_quarantined` allows. Sources with `sample` below 1 are not checked, nor are sources without documents
+    that set `allow_empty`.
 
-    `read` and `directory` are the manifest and the directory of its published read step.
+    `read` and `directory` are the manifest and the directory of the source's published read step. `files` are
+    the files of the source.
     """
     if source.sample < 1:
         return

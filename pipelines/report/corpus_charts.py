@@ -119,9 +119,9 @@ def _mark_bounds(
     shaded: list[tuple[float, float]],
     bounds: list[Bound],
 ) -> None:
-    """Add the bounds of a rule to `bounds`, and to `shaded` the ranges of the axis in which it drops every
-    document of the source. On a side where the rule leaves a group unbounded, or if it has a `when`, nothing
-    is shaded.
+    """Add the bounds of a rule to `bounds`, and add the ranges of the axis in which the rule drops every
+    document of the source to `shaded`. Nothing is shaded if the rule has a `when`, or on a side where it
+    leaves a group unbounded.
     """
     some = shortened(", ".join(str(value) for values in test["when"].values() for value in values), _SOME)
     for end, sign in (("at_least", "≥"), ("at_most", "≤")):

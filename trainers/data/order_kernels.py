@@ -129,8 +129,8 @@ def draw(
 
 @kernel(nogil=True)
 def _deadline(ends: np.ndarray, shares: np.ndarray, given: np.ndarray, part: int, source: int, tokens: float) -> float:
-    """Return after how many tokens of the whole run the mixture has requested `tokens` tokens from a source;
-    infinity if it never does. If that was before part `part` of the mixture, return the start of that part.
+    """Return the number of tokens of the whole run after which the mixture has requested `tokens` tokens from
+    a source, or infinity if it never does. The result is never below the start of part `part` of the mixture.
     """
     while part < len(ends) - 1 and tokens > given[part + 1, source]:
         part += 1

@@ -14,8 +14,9 @@ _PIECE = 1 << 20  # logits per piece: 4 MB in fp32
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Map logits [n, vocabulary] and targets [n] to nats [n], fp32. The forward pass overwrites fp32 logits;
-    the backward pass overwrites logits of any dtype.
+    """Cross-entropy in nats (fp32 [n]) of logits [n, vocabulary] and targets [n]; 0 where the target is -100.
+
+    The forward pass overwrites fp32 logits; the backward pass overwrites logits of any dtype.
     """
 
     @staticmethod

@@ -100,8 +100,8 @@ def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any
 
 
 def check_model(config: Finetuning, corpus: TaskCorpus) -> None:
-    """Check that the model of a resolved run can be built: raise the errors that its base, its head or its
-    method would cause.
+    """Check that the model of a resolved fine-tuning run can be built and that the weights of its base can be
+    loaded. Raises the errors of `build_forward` and `base_weights`.
     """
     import torch
 
@@ -159,7 +159,9 @@ def _stock_head(config: Finetuning, network: Any) -> StockHead | None:
 
 
 def _weights_of_run(run: LocalPath, picked: checkpoint.Checkpoint) -> dict[str, Any]:
-    """Return the weights of a run at a checkpoint, with the parameters of its method merged into them."""
+    """Return a run's weights at a checkpoint, keyed by parameter name. Parameters that its fine-tuning method
+    added are merged into the weights of the base. Raises ConfigError if the method does not allow this.
+    """
     config, record = read_config(run), read_run(run)
     if not isinstance(config, Finetuning) or not config.method.freezes:
         return merge_embeddings(checkpoint.read_weights(picked))

@@ -75,7 +75,7 @@ class Carried:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The tensors that one stack reads.
+    """The tensors that an encoder or a decoder reads.
 
     - `ids` and `positions`, int64 [rows, length]: positions usually count from 0 in every document.
     - `mask`, bool [rows, 1, length, length]: which positions each position attends to. For architectures
@@ -86,12 +86,12 @@ class Inputs:
       also has a `decoder`; its columns are those of `order`.
     - `cross`, bool [rows, 1, target length, length]: which encoder positions each decoder position
       attends to.
-    - `past`: what earlier calls have read; this call adds to it. Ids and positions are then those of the
-      new positions only, and `mask` is [rows, 1, length, columns read before + length].
+    - `past`: what earlier calls have read; this call adds to it. `ids` and `positions` then hold only the
+      new positions, and `mask` is [rows, 1, length, columns read before + length].
     - `order`, int64 [rows, targets]: `Batch.factorization`.
     - `covered` and `read`: those of `Batch`.
-    - `carried`: the state of an architecture that carries one. Ids, positions and mask are then those of
-      one window of the rows. If `carried` has memories, `mask` is [rows, 1, length, memory length +
+    - `carried`: the state of an architecture that carries one. `ids`, `positions` and `mask` are then those
+      of one window of the rows. If `carried` has memories, `mask` is [rows, 1, length, memory length +
       length], with the columns of the memories first.
     """
 

@@ -132,8 +132,8 @@ class WeightsAndBiases:
         return 0
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Log the metrics of a step, unless W&B has the step from before the last resume. The library merges
-        the training and validation metrics of a step into one row.
+        """Log the metrics of a step, unless W&B already has this step from before the last resume. The
+        library merges the training and validation metrics of a step into one row.
         """
         if step >= self._next:
             self._run.log(dict(values), step=step)

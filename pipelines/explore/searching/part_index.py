@@ -29,8 +29,9 @@ _TEXTS, _PLACES, _MANIFEST = "texts.arrow", "places.bin", "manifest.json"
 
 @dataclass(frozen=True)
 class _Segment:
-    """Consecutive documents with less than 16 MiB of text together, or a single longer document. `places` is
-    the number of their characters; the place of each takes `width` bytes in the index.
+    """A segment of the index: the sorted places of consecutive documents with less than 16 MiB of text
+    together, or of a single longer document. `rows` is the number of documents, `places` the number of
+    places, one per character, and `width` the bytes that each place takes.
     """
 
     rows: int
@@ -50,8 +51,7 @@ class PartIndex:
 
     def search(self, query: Query, kept: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows of the documents with a hit, in ascending order, and the number of hits in each,
-        both int64. If `kept` is given, bool with an entry for each document of the part, only kept documents
-        are returned.
+        both int64. With `kept`, bool [documents of the part], only documents that it marks are returned.
         """
         if query.phrase is not None and not query.words:
             rows, counts = self._count(query.phrase)

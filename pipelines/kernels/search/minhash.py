@@ -76,9 +76,15 @@ _Block = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]
 
 
 def _iterate_units(offsets: np.ndarray, data: np.ndarray, unit: str, keep: int) -> Iterator[tuple[int, int, _Block]]:
-    """Yield (first, end, units) for each block of documents from `first` to `end` - 1. `units` consists of
-    bytes, offsets of documents, starts of units, offsets of documents into these starts, kinds of units, and
-    the number of bytes between two units.
+    """Yield (first, end, units) for each block; the block has the documents from `first` to `end` - 1.
+    `units` is a tuple of
+
+    - the bytes of the documents after `lower_runs`
+    - the offset of each document in these bytes
+    - the start of each unit in these bytes
+    - the index of each document's first unit
+    - the kind of each unit, 0 for characters
+    - the number of bytes between two units: 1 for words, 0 for characters
     """
     for first, last, block_offsets, block in blocks(offsets, data):
         runs = lower_runs(block_offsets, block, keep)

@@ -96,8 +96,9 @@ def read_jsonl(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def json_records(texts: Iterator[bytes | LongRecord], source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per non-blank JSON text. A LongRecord is divided by `split_record` or set aside as
-    `oversized`, as `source.oversized` says.
+    """Yield a record for each JSON text that is not blank, or a Bad with the reason if the text is set aside.
+    `source.oversized` says whether a LongRecord is set aside as `oversized` or divided into documents by
+    `split_record`.
 
     A text with more than about _MOST_VALUES values is set aside as `too_many_values`, because its values
     would take far more memory than the text, and orjson crashes when an allocation fails.

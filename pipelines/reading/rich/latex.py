@@ -78,9 +78,9 @@ def _body(text: str) -> str:
 
 
 def _files(data: bytes, most: int) -> dict[str, str]:
-    """Return the texts of a paper's LaTeX files, without comments, by file name. If `data` is not a tar, it
-    is a single file, with the name "". Raises BrokenInput if the tar is damaged, or if a limit is exceeded,
-    such as `most` bytes of LaTeX.
+    """Return the texts of a paper's LaTeX files, without comments, keyed by file name. If `data` is not a
+    tar, it is a single file, with the name "". Raises BrokenInput if the tar is damaged or has too many
+    members, or if there are more than `most` bytes of LaTeX.
     """
     if data[257:262] != b"ustar":
         if len(data) > most:

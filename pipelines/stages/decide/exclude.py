@@ -69,11 +69,12 @@ class Exclude(CorpusStage):
     """Drop the documents that given lists name, such as opt-outs and takedowns. No text is read.
 
     In YAML the knob is the list itself: `exclude: [{name: opt_outs, by: host, files: [opt_outs.txt.gz]}]`. If
-    several lists name a document, the first of them drops it. For each list, the facts of the step count its
-    distinct entries, the lines that repeat one, the entries that match a document and those that match none,
-    and the documents that it names, including those that an earlier step dropped. An entry that matches
-    nothing in this corpus is harmless, and the counts show when a list has become useless. A malformed entry
-    is an error when the build is planned.
+    several lists name a document, the first of them drops it. A malformed entry is an error when the build is
+    planned; an entry that matches nothing in the corpus is not.
+
+    The facts of the step show when a list has become useless. For each list, they give the number of distinct
+    entries, of lines that repeat an entry, of entries that match a document, of entries that match none, and
+    of documents that the list names. Documents that an earlier step dropped are counted too.
     """
 
     lists: tuple[ExclusionList, ...]

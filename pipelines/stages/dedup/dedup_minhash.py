@@ -239,8 +239,12 @@ def link_buckets(task: _LinkTask) -> tuple[FileRecord, int]:
 
 @dataclass(frozen=True)
 class _Components:
-    """The clusters of linked documents. `local` maps the documents of each part to the lowest node of their
-    group within the part; `named` maps this node to its component across parts.
+    """The clusters of linked documents, found in two steps: within parts, then across parts. A document is a
+    node, numbered by its row across all competing parts.
+
+    `local` maps each linked node of a part to the lowest node of its group within the part. `named` maps that
+    node to the lowest node of its component across all parts. `shingling` computes the shingle sets to
+    compare; if it is None, signatures are compared.
     """
 
     local: FileList

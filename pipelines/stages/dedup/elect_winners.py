@@ -223,8 +223,9 @@ def _verdicts(task: _Task) -> tuple[pa.Table, int]:
 
 
 def _similarity(task: _Task, rows: np.ndarray, back: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return the similarity of each of `rows` to its winner, and the number of values in its own evidence. If
-    the deduplication uses no evidence, they are 1 and 0.
+    """Return two arrays: the similarity of each of `rows` to its winner, and the number of values in the
+    row's evidence. `back` gives the part and the row of each winner (`home`, `home_row`). If the
+    deduplication uses no evidence, all similarities are 1 and all numbers are 0.
     """
     if task.evidence is None:
         return np.ones(len(rows), np.float32), np.zeros(len(rows), np.int64)

@@ -1,5 +1,5 @@
-"""The order of preference in a cluster: documents of finished corpora come first; new documents follow,
-ordered by the user's keys, then by source, then by id.
+"""The order of preference that decides which documents of a cluster are kept: documents of finished corpora
+come first; new documents follow, ordered by the user's keys, then by source, then by id.
 """
 
 from collections.abc import Sequence
@@ -88,8 +88,9 @@ def absent_keys(kinds: Sequence[pa.DataType], rows: int) -> dict[str, pa.Array]:
 
 
 def order_by_preference(table: pa.Table, keys: Sequence[KeepKey]) -> pa.Array:
-    """Return the row indices that sort a table by cluster, with preferred documents first: by standing (their
-    priority), lowest first, then by each key in turn, with nulls last, then by rank of the source and by id.
+    """Return the row indices that sort a table by cluster and, within a cluster, by preference: by
+    `standing`, lowest first; then by each key in turn, with nulls last; then by the `rank` of the source;
+    then by `id`.
     """
     order = [("cluster", "ascending"), ("standing", "ascending")]
     for number, key in enumerate(keys):

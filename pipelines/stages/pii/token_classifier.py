@@ -97,7 +97,9 @@ class TokenClassifier:
         ]
 
     def _classify(self, windows: Sequence[dict[str, Any]]) -> None:
-        """Add `logits` (1, tokens, labels) to each window. Windows of similar length are run in one batch."""
+        """Run the model on each window and store its output in the window as `logits` (1, tokens, labels).
+        Windows of similar length are batched.
+        """
         import torch
 
         groups: dict[int, list[dict[str, Any]]] = {}

@@ -47,7 +47,7 @@ class RankAllocation:
         return int((first - last) * left**3 + last)
 
     def update(self, step: int, weights: Mapping[str, Any], gradients: Mapping[str, Any]) -> dict[str, Any]:
-        """Update the statistics before the last `final` steps. Return the new singular values, by parameter
+        """Update the `scores` if more than `final` steps remain. Return the new singular values, by parameter
         name, with those of removed triplets set to 0; empty if no triplets are removed at this step.
 
         `weights` are the AdaLoRA parameters after `step` steps, and `gradients` are their gradients in the

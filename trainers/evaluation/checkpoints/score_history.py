@@ -166,8 +166,8 @@ def _variance(history: ScoreHistory, name: str) -> float:
 
 
 def compare_histories(histories: Sequence[ScoreHistory]) -> Iterator[PairedDifference]:
-    """Yield, for every pair of runs, the difference in each averaged score. All runs must have been evaluated
-    on the same items. The tests are normal approximations.
+    """Yield, for every pair of runs, the difference in each averaged score and, if there is a suite, in the
+    suite's mean. All runs must have been evaluated on the same items.
     """
     for a, b in combinations(histories, 2):
         scales, differences = [], []

@@ -43,9 +43,10 @@ class LayerSimilarity:
 def layer_similarities(
     reader: StateReader, examples: Examples, layers: Sequence[str], poolings: Sequence[Pooling]
 ) -> list[LayerSimilarity]:
-    """Return how well the cosine similarity of two texts correlates with the gold: first for their token
-    counts, then for each layer and pooling. Raises ConfigError for a task that does not rate the similarity
-    of two texts, and UserError if its gold is hidden.
+    """Return how well the cosine similarities of pairs of texts correlate with their gold similarities: first
+    for the token counts of the texts, then for their states at each layer with each pooling. Raises
+    ConfigError for a task that does not rate the similarity of two texts, and UserError if its gold is
+    hidden.
     """
     task = examples.task
     if task.kind != "regress" or len(examples.texts) != 2:

@@ -141,13 +141,14 @@ class SentenceGru(PreTrainedModel):
             module.initialise()
 
     def decode(self, ids: Any, positions: Any, vectors: tuple[Any, Any]) -> tuple[Any, Any]:
-        """Return two arrays of states [rows, length, width]: those of the decoder that writes next sentences,
-        and those of the decoder that writes previous sentences.
+        """Return the states of the two decoders, each [rows, length, width]: first those of the decoder that
+        writes the next sentence, then those of the decoder that writes the previous sentence (Kiros et al.,
+        2015, equations 5 to 7).
 
-        `ids` and `positions`, int64 [rows, length], are those of the sentences to write. `vectors` contains
-        one array [rows, length, width] per decoder: at each position of a sentence, the vector of the
-        sentence before it for the first decoder, and of the sentence after it for the second (equations 5 to
-        7).
+        `ids` and `positions`, int64 [rows, length], describe the sentences to write. `vectors` contains one
+        array [rows, length, width] per decoder, in the same order, with the vector of a neighbouring sentence
+        at each position. In the first array, this is the sentence before the one to write. In the second
+        array, it is the sentence after the one to write.
         """
         sequences, embedded = Sequences.of(positions), self.encoder.embed(ids)
         decoders = (self.next_decoder, self.previous_decoder)

@@ -47,8 +47,8 @@ class LogLinear:
         """Do nothing: this law needs no optional library."""
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedLogLinear":
-        """Return the law fitted to `values` [runs]. The search begins at `start` if that is a log-linear law
-        with finite weights.
+        """Return the law fitted to `values` [runs], measured on the mixtures `ratios` [runs, domains]. The
+        search begins at `start` if that is a log-linear law with finite weights.
         """
         centre, spread = _centre_and_spread(values)
         if spread == 0:

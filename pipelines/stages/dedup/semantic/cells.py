@@ -210,8 +210,9 @@ def _cut(table: pa.Table, keep: tuple[KeepKey, ...]) -> pa.Table:
 
 
 def _follow(later: pa.Table, table: pa.Table, stays: np.ndarray, threshold: float) -> np.ndarray:
-    """Return, for each document of `later`, the row in `table` of the most preferred of the kept documents of
-    its cell that are similar to it, or STAYS if there is none. `stays` are the rows of `table` that are kept.
+    """Return the winner of each document of `later`, as a row of `table`: the most preferred kept document
+    that is in the same cell and similar to the document, or STAYS if there is none. `stays` contains the rows
+    of `table` that are kept.
     """
     winner = np.full(len(later), STAYS, np.int64)
     vectors, kept = vectors_of(later[EMBEDDING]), table.take(pa.array(stays)).combine_chunks()
