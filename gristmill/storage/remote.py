@@ -62,8 +62,8 @@ class Remote:
     """
 
     def check(self) -> None:
-        """Raise ValueError if a scheme is unsupported, or if `endpoint` is given but is not a plain HTTP(S)
-        URL.
+        """Raise ValueError if a scheme is unsupported, or if `endpoint` is neither empty nor an HTTP(S) URL
+        without credentials and query.
         """
         for scheme in self.schemes:
             if scheme not in _LIBRARIES:

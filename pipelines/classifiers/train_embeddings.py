@@ -1,8 +1,8 @@
-"""`classifier train` with `kind: embeddings`: train a linear model of document vectors, with metrics and a
-model card.
+"""`classifier train` with `kind: embeddings`: train a linear model on document vectors and measure it on
+held-out documents.
 
-For two classes the model is a logistic regression. For a judge's scores it is a ridge regression; FineWeb-Edu
-also fits a linear regression (Penedo et al. 2024, arXiv 2406.17557, section 4).
+For two classes, the model is a logistic regression. For a judge's scores, it is a ridge regression;
+FineWeb-Edu also fits a linear regression (Penedo et al. 2024, arXiv 2406.17557, section 4).
 """
 
 import tempfile
@@ -161,8 +161,8 @@ def gather_embeddings(config: EmbeddingClassifierConfig) -> ColumnExamples:
 
 
 def fit_embeddings(examples: ColumnExamples, rows: np.ndarray, config: EmbeddingClassifierConfig) -> EmbeddingModel:
-    """Fit a model to the documents selected by `rows` (bool [n]), which must include both classes. It is a
-    ridge regression if the config has `scores`, otherwise a logistic regression.
+    """Fit a model to the documents that `rows` (bool [n]) selects, which must include both classes: a ridge
+    regression if the config has `scores`, otherwise a logistic regression.
     """
     values, positive = examples.values[rows], examples.positive[rows]
     weights = document_weights(examples, rows, config.balance)

@@ -181,9 +181,9 @@ def code_version(directory: Path) -> str:
 
 
 def _check_places(command: Sequence[str], directory: Path) -> None:
-    """Raise ConfigError for a build or a pretraining run with data or output in the job's working directory,
-    because each node has only a copy, which Ray removes with the job; and for an uploaded corpus file in
-    which the root of a source is a URL with a query.
+    """Raise ConfigError for a build or a pretraining run with data or output in the job's working directory:
+    each node has only a copy of it, which Ray removes with the job. Also raise ConfigError for an uploaded
+    corpus file that gives a URL with a query as the root of a source.
     """
     module, action = (command[2], command[3]) if command[1] == "-m" and len(command) > 3 else (None, None)
     if module == "pipelines" and action == "build":

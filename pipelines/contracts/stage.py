@@ -30,7 +30,9 @@ def library_versions(*distributions: str) -> dict[str, str]:
 
 
 class Cluster(Protocol):
-    """An executor of tasks. Both implementations, in this process and on Ray, are in pipelines/cluster."""
+    """An executor of tasks. The implementations in pipelines/cluster run them in the current process or on
+    Ray.
+    """
 
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
@@ -193,8 +195,8 @@ class PartStage(Stage):
         raise NotImplementedError
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Compute the columns of `writes()`, one row for each row of `docs`, in order. `docs` holds `id` and
-        `read_columns()`.
+        """Return a table with the columns of `writes()`, one row for each row of `docs`, in the same order.
+        `docs` has the columns `id` and `read_columns()`.
         """
         raise NotImplementedError
 

@@ -234,8 +234,8 @@ def _subtract(counts: dict[str, Counts], source: str, rows: pa.Table, stage: str
 def _rewrite_file(
     out: StepOutput, record: FileRecord, docs: Sequence[_Doc], renamed: dict[str, str], mark: str
 ) -> FileRecord:
-    """Rewrite a file that is neither a part nor a shard, if one of the documents affects it. Return its
-    record.
+    """Rewrite a file that is neither a part nor a shard, if one of `docs` affects it. Return the record of
+    the new file, or `record` if the file is unchanged.
     """
     if not record.path.endswith(".arrow"):
         return record

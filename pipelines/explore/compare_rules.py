@@ -117,7 +117,9 @@ class Comparison:
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        """All pairs of rule sets that were both applied to at least one source, by descending Jaccard index."""
+        """All pairs of rule sets that were applied to at least one common source, ordered by descending
+        Jaccard index.
+        """
         pairs = []
         for one, other in combinations(self.compared, 2):
             counts = [_pair(t, one, other) for t in self.tallies.values() if one in t.sets and other in t.sets]

@@ -64,7 +64,8 @@ def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
 
 def show_rule(corpus: Location, rule: str, samples: int, *, raw: bool) -> None:
     """Print up to `samples` documents that `rule` dropped, and the ids and sizes of up to `samples` records
-    that were set aside for the reason `rule`. Raises UserError if there are no such documents or records.
+    that were set aside for the reason `rule`. With `raw`, texts are printed as stored, not as edited. Raises
+    UserError if there are no such documents or records, or if `samples` is less than 1.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")

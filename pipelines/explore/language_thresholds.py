@@ -182,8 +182,8 @@ def _bounds(rule: Rule, method: Method, values: Values, language: str, reference
 
 
 def _by_deviations(bound: float, values: np.ndarray, reference: np.ndarray) -> float:
-    """Return the value that lies as many standard deviations from the mean of `values` as `bound` lies from
-    the mean of `reference`, or `bound` itself if all values of `reference` are equal.
+    """Return the value with the same z-score in `values` as `bound` has in `reference`, or `bound` itself if
+    all values of `reference` are equal.
     """
     spread = float(np.std(reference, dtype=np.float64))
     if spread == 0:

@@ -110,9 +110,9 @@ def make_plan(
     poison: Poison | None = None,
     files: PublishedFiles | None = None,
 ) -> Plan:
-    """Return the plan for a corpus, given the inventories of its sources by name. `poison` maps (step name,
-    source) to the documents or records to withhold; `files` maps directories of steps that are not
-    reproducible to their published files.
+    """Return the plan of a build. `inventories` is keyed by source. `poison` maps (step name, source) to the
+    documents or records to withhold from that step. `files` holds the published files of steps that are not
+    reproducible, keyed by step directory.
 
     Raises ConfigError if the steps do not fit together.
     """

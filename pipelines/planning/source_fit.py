@@ -258,7 +258,9 @@ def markup_notices(
 
 
 def fit_notices(source: str, tests: Sequence[Test], sample: Sample) -> Iterator[str]:
-    """Yield notices about the tests that are meaningless for a source, grouped by condition."""
+    """Yield notices about the tests that are meaningless for a source: first tests of lines, then of lengths,
+    then of words.
+    """
     yield from _line_notices(source, tests, sample)
     yield from _length_notices(source, tests, sample)
     yield from _word_notices(source, tests, sample)

@@ -20,8 +20,8 @@ _SOME = 16  # characters in a label of the values by which a rule chooses its do
 
 
 def drops_chart(funnel: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> Markup:
-    """Draw the number of documents that each rule dropped, stacked by source. Only the rules that dropped
-    most have bars of their own.
+    """Draw the number of documents that each rule dropped, stacked by source. The rules that dropped the most
+    documents have bars of their own; the others share one.
     """
     by_rule: dict[str, dict[str, int]] = {}
     steps: dict[str, set[str]] = {}

@@ -61,8 +61,8 @@ class Definition:
 
     @cached_property
     def roles(self) -> dict[str, int]:
-        """The ids of the special tokens, keyed by their roles in `tokenizer.vocabulary.specials`. A token
-        without a role is listed under its own name.
+        """The ids of the special tokens, keyed by role: BERT's `[CLS]` has the role `<cls>`, for example (see
+        `map_roles`). A token without a role is listed under its own name.
         """
         return map_roles(self.specials)
 

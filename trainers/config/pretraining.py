@@ -153,13 +153,13 @@ class Data:
 
 @dataclass(frozen=True)
 class Validation:
-    """When the validation loss is measured, and on how much text: at multiples of `every` from step
-    `from_step` on and at the end, on `tokens` tokens of each source, spread evenly over the source's
-    validation split.
+    """When the validation loss is measured, and on how much text. It is measured at each step that is a
+    multiple of `every` and not before `from_step`, and after the last step. At least `tokens` tokens are
+    taken from each source, or all that it has, spread evenly over its validation split.
 
-    The rows are made like training rows, so `loss` and `bits_per_byte` are comparable between runs with the
-    same objective, packing and sequence length. Both weight the sources by `data.weights`; `uniform_loss`
-    weights all sources equally.
+    The rows are made like training rows, so `loss` and `bits_per_byte` are comparable only between runs on
+    the same corpus with the same objective, packing and sequence length. Both weight the sources by
+    `data.weights`, so these must be the same too. `uniform_loss` weights all sources equally.
 
     `document_bits_per_byte` is comparable between runs on the same corpus even if their objectives, packings
     or sequence lengths differ. It is measured on whole documents, in windows of 256 positions, or fewer if

@@ -148,10 +148,10 @@ def _epoch_key(key: np.uint64, epoch: int) -> np.uint64:
 
 @kernel(nogil=True)
 def _shuffle(order: np.ndarray, key: np.uint64, epoch: int) -> None:
-    """Fill `order` with a keyed permutation of range(len(order)).
+    """Fill `order` with a permutation of range(len(order)) that `key` and `epoch` determine.
 
-    This is Algorithm P (Knuth, The Art of Computer Programming 2, 3.4.2) with SplitMix64 as generator. The
-    modulo bias is below 2^-52 for up to 2^12 elements.
+    This is Algorithm P (Knuth, The Art of Computer Programming 2, 3.4.2) with SplitMix64 as its generator.
+    The modulo bias is below 2^-52 for up to 2^12 elements.
     """
     epoch_key = _epoch_key(key, epoch)
     for index in range(len(order)):

@@ -44,7 +44,9 @@ class SourceStream:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens in one epoch, including the special tokens around documents."""
+        """The number of tokens in the stream, including the special tokens around documents and the tokens
+        that packing leaves out.
+        """
         return self.starts[-1]
 
     @property

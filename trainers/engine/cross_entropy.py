@@ -82,8 +82,8 @@ def draw_tokens(logits: Any, draws: Any) -> Any:
 
 
 def _choose(shares: Any, draws: Any) -> Any:
-    """Draw an entry of each row of `shares` [n, k] with a probability proportional to its share, and return
-    its index, int64 [n].
+    """Return the index of an entry drawn from each row of `shares` [n, k], int64 [n]. The probability of an
+    entry is proportional to its share. `draws` [n] holds a uniform number in [0, 1) for each row.
     """
     limits = shares.double().cumsum(1)
     return (limits <= draws.double()[:, None] * limits[:, -1:]).sum(1)

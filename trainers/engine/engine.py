@@ -242,8 +242,8 @@ class Engine:
         return np.array(self._sum(sums.flatten().tolist())).reshape(2, sources)
 
     def evaluate(self, batches: Iterable[Batch], sources: int) -> Totals:
-        """Return the totals over the batches of all workers. All workers must pass the same number of
-        batches.
+        """Evaluate the model on `batches`, and return the totals over all workers. All workers must pass the
+        same number of batches. `sources` is the number of sources.
         """
         self._workers.forward.eval()
         sums = no_sums(len(self.names), sources)

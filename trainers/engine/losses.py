@@ -35,8 +35,8 @@ class ForwardPass:
     """One pass through a `transformers` model, up to its output layer.
 
     `states` [rows, length, width] are the final states of the network; in an encoder-decoder, those of the
-    decoder. `layers` contains the states of all layers if a task head reads them. In a model with a
-    generator, `network` is the generator, and `discriminator` is the whole model.
+    decoder. `layers` contains the states of all layers if a task head reads them. `network` is the model or,
+    if `arrays` has `draws`, the model's generator; `discriminator` is then the whole model.
     """
 
     network: Any
@@ -172,7 +172,8 @@ def _boundary_nats(made: ForwardPass) -> Any:
 
 def _backward_targets(batch: Batch) -> np.ndarray:
     """Return the mask of the backward model's targets, bool [rows, length]: the positions at which it
-    predicts the previous token. They are the positions after those that have a target.
+    predicts the previous token. A position has a backward target if the position before it has a forward
+    target in `batch.targets`.
     """
     there = np.zeros(batch.targets.shape, dtype=bool)
     there[:, 1:] = batch.targets[:, :-1] != IGNORED

@@ -64,13 +64,13 @@ def open_base(path: LocalPath, step: int | None = None) -> Base:
 
 
 def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tensors that a fine-tuning run starts from: {parameter name: fp32 tensor on the CPU}.
-    Parameters that the base lacks are left out; parameters that the run does not use may be included.
-    `record` describes the base, as `parent` in `run.json` does.
+    """Return the tensors that a fine-tuning run starts from: {parameter name: fp32 tensor on the CPU}. They
+    may include parameters that the run does not use. If the run has a task head, parameters that the base
+    lacks are left out. `record` describes the base, as `parent` in `run.json` does.
 
-    Raises UserError if the base's files are missing, have changed or lack a tensor that the run needs. Raises
-    ConfigError if the run's model does not fit the base's, or if the parameters of the base's method cannot
-    be merged into the weights.
+    Raises UserError if the base's files are missing or have changed, or if the base lacks a tensor of the
+    model of a run without a task head. Raises ConfigError if the run's model does not fit the base's, or if
+    the parameters of the base's method cannot be merged into the weights.
     """
     assert config.init is not None
     path = LocalPath(config.init.path)

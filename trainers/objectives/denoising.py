@@ -154,7 +154,7 @@ def rotate_documents(text: Ragged, drawn: np.ndarray) -> Ragged:
 
 
 def delete_tokens(text: Ragged, chosen: np.ndarray) -> Ragged:
-    """Return the text without the tokens that `chosen`, bool [tokens], marks. A document that would become
+    """Return the text without the tokens marked in `chosen`, bool [tokens]. A document that would become
     empty keeps its first token.
     """
     before = np.concatenate([[0], np.cumsum(~chosen)])

@@ -159,8 +159,8 @@ def deberta_base() -> Pretraining:
 
 
 def deberta_large() -> Pretraining:
-    """DeBERTa-large, 406,789,209 parameters (405,163,008 without the head for masked tokens and the position
-    table, as published): `deberta_base` with 24 layers of width 1,024.
+    """DeBERTa-large: `deberta_base` with 24 layers of width 1,024 and 16 heads. It has 406,789,209 parameters
+    with the head for masked tokens and the position table; 405,163,008 without these, as published.
     """
     base = deberta_base()
     return replace(base, name="deberta_large", model=replace(base.model, layers=24, width=1024, heads=16))

@@ -92,7 +92,7 @@ def elmo() -> Pretraining:
 
 
 def tiny_elmo() -> Pretraining:
-    """An ELMo of toy size: `llama_tiny` with the architecture and the objective of `elmo`. Rows have only 64
+    """An ELMo of toy size for tests and first experiments, with the objective of `elmo`. Rows have only 64
     tokens, because a recurrent model reads a row one token at a time.
     """
     llama = llama_tiny()

@@ -22,8 +22,8 @@ def tiny_roberta() -> Pretraining:
     """A RoBERTa of toy size that learns within a minute on a CPU; documents do not attend to one another.
 
     The settings were chosen by measurement on the demo corpus. With initial weights of standard deviation
-    0.06, 600 steps at 4e-3 reach a lower loss than a unigram model of the targets; with 0.02, the gain over
-    that model is less than half as large.
+    0.06, 600 steps at a learning rate of 4e-3 reach a lower loss than a unigram model of the targets; with
+    0.02, the gain over that model is less than half as large.
     """
     return Pretraining(
         name="tiny_roberta",

@@ -1,5 +1,5 @@
-"""Determine which runs may share a chart, because their losses measure the same thing, and explain why others
-may not.
+"""Group the runs whose losses measure the same thing, which may share a chart, and explain why others may
+not.
 """
 
 import json

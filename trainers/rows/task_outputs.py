@@ -66,8 +66,8 @@ def join_outputs(parts: Sequence[TaskOutputs]) -> TaskOutputs:
 
 
 def _grouped(numbers: np.ndarray, scores: np.ndarray, group: np.ndarray) -> TaskOutputs:
-    """Return the outputs with `scores` sorted by input. `group` [m] is the index in `numbers` of the input
-    that each score belongs to.
+    """Return the `TaskOutputs` of inputs, with the rows of `scores` grouped by input. `group` [m] holds the
+    index in `numbers` of each row's input.
     """
     offsets = np.concatenate([[0], np.cumsum(np.bincount(group, minlength=len(numbers)))])
     return TaskOutputs(numbers, scores[np.argsort(group, kind="stable")], offsets)

@@ -53,8 +53,9 @@ _OF_CORPUS = (
 
 @dataclass(frozen=True)
 class Opened:
-    """A checked run directory. `finished` is the content of its `finished.json`, if the run is finished.
-    `changed` has a line for each field of the configuration that differs from the recorded one.
+    """A run directory that `open_run` has created (`is_new`) or checked. `finished` is the content of its
+    `finished.json`, or None if the run is not finished. `changed` has a line for each field whose value
+    differs from the recorded configuration.
     """
 
     path: LocalPath

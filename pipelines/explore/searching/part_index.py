@@ -1,10 +1,9 @@
-"""The search index of one part: its texts, as `search` shows them, and the sorted places of their characters
-(a truncated suffix array).
+"""The search index of one part: its texts, as `search` shows them, and a truncated suffix array of them.
 
 An index is a directory with three files. `texts.arrow` is an uncompressed, memory-mapped table with a row for
-each document of the part. `places.bin` contains the sorted places (see
-`pipelines.kernels.search.sorted_places`), one segment of consecutive documents after another. `manifest.json`
-is written last, so an index without it is unfinished. The same part always gives the same bytes.
+each document of the part. `places.bin` contains the suffix array of each segment of consecutive documents, as
+sorted places (see `pipelines.kernels.search.sorted_places`). `manifest.json` is written last, so an index
+without it is unfinished. The same part always gives the same bytes.
 """
 
 from collections.abc import Callable, Sequence

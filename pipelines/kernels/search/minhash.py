@@ -32,10 +32,10 @@ def signatures(
     documents given as Arrow buffers.
 
     `characters.lower_runs` with `keep` turns a document into units joined by one space. A shingle is a run of
-    units just long enough to weigh as much as `ngram` words (see `WEIGHTS`), or `ngram` characters if `unit`
-    is not "word". A shorter document is a single shingle. A document without units has datasketch's empty
-    signature, 0xFFFFFFFF throughout. `permutations` contains the factors and the summands, uint32 [2,
-    num_perm].
+    units just long enough to weigh as much as `ngram` words (see `WEIGHTS`) or, if `unit` is not "word", a
+    run of `ngram` characters. A shorter document is a single shingle. A document without units has
+    datasketch's empty signature, 0xFFFFFFFF throughout. `permutations`, uint32 [2, num_perm], contains the
+    factors a, then the summands b, of the module's docstring.
     """
     n = len(offsets) - 1
     out = np.full((n, permutations.shape[1]), 0xFFFFFFFF, np.uint32)
@@ -147,8 +147,8 @@ def _xxh32(data: np.ndarray, i: int, end: int) -> np.uint32:
 
 @kernel()
 def _finalize(value: np.uint64) -> np.uint32:
-    """Apply MurmurHash3's 32-bit finalizer, as the affine32 scheme does to every hash before the
-    permutations.
+    """Apply MurmurHash3's 32-bit finalizer to a hash. The affine32 scheme does this to every hash before it
+    applies the permutations.
     """
     value = ((value ^ (value >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & _MASK
     value = ((value ^ (value >> np.uint64(13))) * np.uint64(0xC2B2AE35)) & _MASK

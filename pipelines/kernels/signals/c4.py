@@ -74,8 +74,9 @@ def count_peer_pages(
     data: np.ndarray, classes: np.ndarray, tokens: Tokens, hits: Hits, rows: StrippedLines, documents: int
 ) -> dict[str, np.ndarray]:
     """Return the counts that the page rules of tfds and datatrove need, keyed by name, int64 [documents]
-    each: the sentences in kept lines, the lines with "lorem ipsum", and the lines with an opening curly
-    bracket. A line counts only for the first test that it fails.
+    each. There are three for each of the two variants: the sentences in kept lines, the lines with "lorem
+    ipsum", and the lines with an opening curly bracket. The last two leave out lines that an earlier test has
+    dropped.
 
     `rows` is the first result of `line_variants.find_stripped_lines`.
     """

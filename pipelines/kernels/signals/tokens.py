@@ -1,5 +1,5 @@
-"""datatrove's word tokens: those of spaCy's blank English tokenizer, computed with only the rules that matter
-in ordinary text.
+"""Split text into datatrove's word tokens: those of spaCy's blank English tokenizer, except that rules which
+hardly matter in ordinary text are left out.
 
 `tests/pipelines/kernels/reference_signals.py` states the rules and documents how closely they agree with
 spaCy. Most chunks between white space are plain: a run of letters and numbers, with or without marks around

@@ -1,4 +1,6 @@
-"""Write the first corpus file of `pipelines init`, with sources for the files of given directories."""
+"""Write the starter corpus file for `pipelines init`, with a source for each group of files in the given
+directories.
+"""
 
 import json
 import re

@@ -169,8 +169,8 @@ def _resolve(reference: str, folder: str, files: Mapping[str, str]) -> str | Non
 
 @dataclass
 class _Paper:
-    """The text of a paper, assembled from its files. `used` counts the files used, repetitions included.
-    `missing` and `cut` count the commands left out because their file does not exist, and because they are
+    """The text of a paper, assembled from its files. `used` counts the files used, repetitions included. Of
+    the commands that are left out, `missing` counts those whose file does not exist, and `cut` those that are
     circular or nest too deeply.
     """
 

@@ -1,4 +1,6 @@
-"""The lines of printed pages as text, without running heads and page numbers, and with divided words joined."""
+"""Join the pages of a printed document into one text: keep the lines, remove running heads and page numbers,
+and rejoin words that are hyphenated at the end of a line.
+"""
 
 import re
 from collections import Counter

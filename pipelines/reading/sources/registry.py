@@ -204,8 +204,8 @@ def format_of(name: str) -> Format:
 
 
 def format_code(name: str) -> dict[str, str]:
-    """Return the versions of the packages that contain a format's reader, and a digest of their code
-    (`provenance`). The result is empty for built-in formats.
+    """Return the `provenance` of a format's reader: the versions of its packages and a digest of their code.
+    It is empty for built-in formats.
     """
     reader = format_of(name).reader
     return provenance(reader) if callable(reader) else {}

@@ -106,8 +106,8 @@ def codec_of_label(label: str) -> str | None:
 
 
 def _declared_codecs(data: bytes, http_charset: str) -> Iterator[str]:
-    """Yield the declared codecs without duplicates. A declared UTF-16 counts as UTF-8 if the first
-    _PRESCAN_BYTES have no NUL.
+    """Yield the Python codecs of the charsets that the HTTP header and the page declare, without duplicates.
+    A declaration of UTF-16 counts as UTF-8 if the first _PRESCAN_BYTES bytes contain no NUL.
     """
     seen = set()
     head = data[:_PRESCAN_BYTES]

@@ -69,8 +69,9 @@ def field_page(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, o
 
 
 def field_fragment(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Extract the whole text of a piece of HTML held in a field of a record. Return (head without "page",
-    text), as in `page_worker`'s protocol. `data` is UTF-8.
+    """Extract the whole text of a piece of HTML held in a field of a record. Return ({"meta": {}}, text), or
+    ({"reason": ...}, "") if the HTML has too many elements or they nest too deeply. `data` is UTF-8; `label`
+    is not used.
     """
     head, text = fragment_text(data.decode(), limits)
     return head or {"meta": {}}, text

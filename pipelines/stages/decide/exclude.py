@@ -166,8 +166,9 @@ def load_list(each: ExclusionList, checksums: tuple[str, ...]) -> EntryList:
 
 
 def _keys(by: str, docs: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return (rows, keys): the keys of the documents to look up in a list (S16), and the row of each key's
-    document (int64).
+    """Return (rows, keys). `keys`, S16, holds the keys under which the documents are looked up in a list, and
+    `rows`, int64, holds the row of each key's document. A document may have no key or, if `by` is "host",
+    several.
     """
     if by in ("id", "text_hash"):
         column = docs[by].combine_chunks()

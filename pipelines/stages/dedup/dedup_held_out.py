@@ -121,8 +121,8 @@ class _MatchTask:
 
 
 def match_training(task: _MatchTask) -> FileRecord:
-    """Find the training documents that share a band key of one partition with a held-out document, and commit
-    their rows, grouped by part.
+    """Find the training documents that share a band key with a held-out document, and commit their row
+    numbers, grouped by part. Each task covers one partition of the band keys. Returns the file.
     """
     unit = f"copies.{task.partition:05d}"
     receipt = task.out.receipt(unit)

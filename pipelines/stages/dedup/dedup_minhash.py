@@ -277,8 +277,8 @@ class _Components:
         return self.shingling.shingle_sets(text)
 
     def similarity(self, members: pa.Array, winners: pa.Array, indices: np.ndarray) -> np.ndarray:
-        """Return the exact Jaccard similarity of each member to its winner if the evidence is shingles,
-        otherwise the share of equal signature values.
+        """Return the similarity of members[i] to winners[indices[i]], for each i, as float32: the exact
+        Jaccard similarity if the evidence is shingles, otherwise the share of equal signature values.
         """
         if self.shingling is not None:
             from pipelines.kernels.search.minhash import jaccard

@@ -288,8 +288,8 @@ def _judge(task: _PartTask, spans: pa.Table, windows: pa.Table, results: pa.Tabl
 
 
 def write_edits(task: _PartTask) -> dict[str, int]:
-    """Commit the columns of a part. Returns the numbers of `units`, of `removed` units and of `dropped`
-    documents.
+    """Commit the columns of a part, and return its counts: `units`, `removed` (units) and `dropped`
+    (documents).
     """
     unit = task.part.unit
     receipt = task.out.receipt(unit)

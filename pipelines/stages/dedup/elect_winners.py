@@ -77,8 +77,9 @@ class _Task:
 
 
 def summarise_clusters(task: _Task) -> FileRecord:
-    """Commit the `keep_up_to` most preferred documents of each cluster in a part, with the number of its
-    members there, grouped by partition of clusters.
+    """Commit the most preferred documents of each cluster in a part, at most `keep_up_to` per cluster,
+    grouped by partition of clusters. Each row also holds the number of the cluster's members in the part.
+    Return the record of the file.
     """
     one, keep = task.candidates, task.verdict.keep
     unit = f"members.{one.number:05d}"

@@ -228,9 +228,9 @@ def _table(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:
 
 
 def share_minima(task: _PartitionTask) -> tuple[FileRecord, int]:
-    """Commit the minimizers of a partition that occur more than once, grouped by part. A flag says whether
-    the blocks of a minimizer must be split into windows. Returns the file, and an estimate of how many bytes
-    of blocks the parts will send.
+    """Find the minimizers of a partition that occur more than once, and commit them grouped by part. Each has
+    a flag that says whether its blocks must be split into windows. Returns the committed file, and an
+    estimate of how many bytes of blocks the parts will send.
     """
     from pipelines.kernels.search.repeated_windows import changes, sort_by
     from pipelines.kernels.search.substrings import average_windows

@@ -81,8 +81,8 @@ def key_columns(part: Part, rows: np.ndarray, keys: Sequence[KeepKey]) -> dict[s
 
 
 def absent_keys(kinds: Sequence[pa.DataType], rows: int) -> dict[str, pa.Array]:
-    """Return the columns of `key_columns` with `rows` nulls each. They are for documents of finished corpora,
-    which the keys do not order.
+    """Return columns named as those of `key_columns`, each with `rows` nulls, for documents of finished
+    corpora, which the keys do not order. `kinds` are the types of the columns.
     """
     return {f"key{number}": pa.nulls(rows, kind) for number, kind in enumerate(kinds)}
 

@@ -163,8 +163,8 @@ def _electorates(task: Election) -> tuple[pa.Table, int]:
 
 
 def _cut(table: pa.Table, verdict: DedupPolicy) -> pa.Table:
-    """Return the electorate of each cluster. The result is the same if some rows have been cut before, as
-    `cut_to_electorate` requires.
+    """Return the rows of each cluster's electorate: its most preferred documents, at most ELECTORATE of them,
+    with at most ELECTORATE_BYTES of evidence. The first document is always included.
     """
     table = table.take(order_by_preference(table, verdict.keep)).combine_chunks()
     starts, sizes, position = runs(table["cluster"])

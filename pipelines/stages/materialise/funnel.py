@@ -212,8 +212,8 @@ def _moments(arrived: np.ndarray, left: np.ndarray) -> list[int]:
 
 
 def emptied_by(part: Part) -> pa.Array:
-    """Return, for each document, the rule of the first step whose edits emptied it, or null. Documents that
-    an earlier step dropped are included.
+    """Return, for each document, the rule of the first step whose edits emptied it, or null if no edits did.
+    Documents that an earlier step dropped are included.
     """
     emptied = pa.nulls(part.rows, pa.string())
     for annotation in part.annotations:

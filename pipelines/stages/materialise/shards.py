@@ -378,8 +378,8 @@ class _EncodeTask:
 
 
 def encode_documents(task: _EncodeTask) -> Receipt:
-    """Encode neighbouring parts into shards, one for each `group_by` group and split that has documents.
-    Commit the shards and return the receipt.
+    """Encode neighbouring parts of a source into shards, one for each combination of `group_by` group and
+    split that has documents. Commit the shards and return their receipt.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:

@@ -24,8 +24,8 @@ _SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """An evaluation set: a file of items. Some fields of an item are shown to the model, others are the
-    expected answers.
+    """A file of evaluation items. The fields named in `prompts` are shown to the model; those named in
+    `answers` contain the expected answers.
     """
 
     name: str

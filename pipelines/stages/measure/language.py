@@ -208,8 +208,8 @@ class Language(MeasuresText, PartStage):
         return pa.table(columns, schema=self.writes())
 
     def _guess(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> tuple["np.ndarray", _Guesses]:
-        """Return, for each text data[starts[i]:ends[i]], the end of the prefix that the models read, and the
-        guesses.
+        """Return (ends of the prefixes that the models read, guesses) for the texts data[starts[i]:ends[i]].
+        The ends are indices into `data`.
         """
         import numpy as np
 

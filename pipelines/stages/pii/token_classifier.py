@@ -81,8 +81,8 @@ class TokenClassifier:
         self._entities = frozenset(entities)
 
     def read(self, texts: Sequence[str]) -> list[list[tuple[int, int, str, float]]]:
-        """Return the names in each text as (start, end, entity, score), with offsets in code points. The
-        score is a probability.
+        """Return the names in each text as (start, end, entity, score), for the entities given to the
+        constructor. Offsets are in code points, and the score is a probability.
         """
         windows = [list(self.pipeline.preprocess(text, **self.pipeline._preprocess_params)) for text in texts]
         self._classify([window for its in windows for window in its])

@@ -132,7 +132,9 @@ def _cut(counts: dict[int, int], partitions: int) -> _Ranges:
 
 
 def count_bins(task: _PartTask) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return, for each column of a part, its bins and the number of values in each bin."""
+    """Return, for each column of a part, the bins that its values fall in and the number of values in each
+    bin. NaN is not counted.
+    """
     values = column_values(task.part, task.columns)
     return [np.unique(_bins(column[~np.isnan(column)]), return_counts=True) for column in values.T]
 

@@ -48,8 +48,8 @@ class TrainingMethod(ABC):
 
     @property
     def prefix_length(self) -> int:
-        """The number of prefix positions. Their keys and values precede those of every segment, and the
-        positions of the text continue after them.
+        """The number of prefix positions; 0 for a method without a prefix. The prefix's keys and values
+        precede those of every segment, and the positions of the text continue after the prefix.
         """
         return 0
 

@@ -74,7 +74,9 @@ class RankAllocation:
         scores["uncertainty"] = two * scores["uncertainty"] + (1 - two) * deviation
 
     def _importance(self, values: str) -> Any:
-        """Return the importance of every triplet of a matrix, [rank], given the name of its singular values."""
+        """Return the importance of each triplet of one matrix, float32 [rank]. `values` is the name of the
+        parameter that holds the matrix's singular values.
+        """
         score = {
             part: self.scores[name]["importance"] * self.scores[name]["uncertainty"]
             for part in (_VALUES, _RIGHT, _LEFT)

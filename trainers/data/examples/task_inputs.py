@@ -22,8 +22,8 @@ InputKind = Literal["classify", "regress", "tag", "span", "choose", "text_to_tex
 
 @dataclass(frozen=True)
 class TextSlices:
-    """s segments of one or two texts: text t of segment i is `tokens[t][begins[t, i] : begins[t, i] +
-    sizes[t, i]]`. `tokens` are int32, `begins` and `sizes` int64.
+    """s segments, each of one or two texts: text t of segment i is `tokens[t][begins[t, i] : begins[t, i] +
+    sizes[t, i]]`. `tokens` holds an int32 array for each t; `begins` and `sizes` are int64 [texts, s].
     """
 
     tokens: tuple[np.ndarray, ...]

@@ -141,8 +141,8 @@ def peak_flops(device: str, config: Job) -> float | None:
 
 
 def utilisation(flops_per_second: float, peak: float | None, workers: int) -> float | None:
-    """Return the model FLOPs utilisation: FLOPs per second of all workers / (workers x peak), or None if the
-    peak is unknown.
+    """Return the model FLOPs utilisation: `flops_per_second`, the FLOP/s of all workers together, divided by
+    `workers` x `peak`. `peak` is the peak FLOP/s of one worker; if it is None (unknown), return None.
     """
     return None if peak is None else flops_per_second / (workers * peak)
 

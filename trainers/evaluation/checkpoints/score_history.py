@@ -135,8 +135,8 @@ def column_names(columns: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _item_statistics(result: StoredEvaluation) -> dict[str, np.ndarray]:
-    """Return, keyed by column name, each item's value of the task's main score and its weight, float64 [n,
-    2].
+    """Return the main score of each item and its weight, float64 [n, 2], for each task, keyed by its name
+    from `column_names`.
     """
     rows = pq.read_table(lent(result.rows), columns=["task", "split", "score", "weight"])
     task, split = (np.array(rows[name].to_pylist()) for name in ("task", "split"))

@@ -1,5 +1,5 @@
-"""Measure how much a model depends on its attention heads: the loss with each head masked, and with more and
-more heads masked (Michel et al., 2019).
+"""Measure how much a model depends on its attention heads: its loss with each head masked alone, and with
+more and more heads masked together (Michel et al., 2019).
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -96,8 +96,8 @@ class LeftToRight:
 
     @property
     def marks(self) -> int:
-        """The number of special ids minus one, since the last token of a row is a target but takes no
-        position.
+        """The number of special ids, minus one because the model does not read the last token of a
+        continuation.
         """
         return len(self.head) + len(self.after) - 1
 

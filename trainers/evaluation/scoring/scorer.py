@@ -243,8 +243,11 @@ class Scorer:
 def encode_requests(
     encoder: Encoder, contexts: Sequence[str], continuations: Sequence[str], jointly: bool
 ) -> list[EncodedRequest]:
-    """Encode the context and the continuation of each request, together if `jointly`. White space at the end
-    of a context moves to its continuation. Raises UserError for a continuation without tokens of its own.
+    """Encode the context and the continuation of each request. White space at the end of a context moves to
+    its continuation. Raises UserError for a continuation without tokens of its own.
+
+    If `jointly` is set, context and continuation are encoded as one text. The continuation is then what
+    follows its first n tokens, where n is the number of tokens of the context alone.
     """
     moved = []
     for context, continuation in zip(contexts, continuations, strict=True):

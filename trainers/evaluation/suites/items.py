@@ -21,16 +21,15 @@ NEUTRAL = ("N/A", "[MASK]", "")
 class Items:
     """The n items of a split.
 
-    - `contexts` and `continuations`: an entry for each candidate of each item, flat.
+    - `contexts` and `continuations`: an entry for each candidate, those of one item after those of another.
     - `offsets`, int64 [n + 1]: the candidates of item i have the indices from `offsets[i]` up to, but not
       including, `offsets[i + 1]`.
     - `gold`, int64 [n]: the index of the correct candidate within the item.
     - `subtasks` and `fields`: the names of the subtask and the field of each item; each is None if the task
       has none.
     - `notes`: messages about items that were left out or are not calibrated.
-    - `neutral`: contexts for calibration, or None without it. For each text in NEUTRAL, there is a copy of
-      the list of contexts in which that text replaces the item's own texts; the shots are unchanged. The
-      copies are concatenated.
+    - `neutral`: contexts for calibration, or None without it. For each text in NEUTRAL, in order, it contains
+      all of `contexts`, with that text in place of the item's own texts; the shots are unchanged.
     - `references`: the accepted texts of each item if the model writes its answer (`Prompt.generation`),
       otherwise None.
     """
@@ -60,9 +59,7 @@ class Items:
 
     @property
     def without(self) -> str | None:
-        """The context without the question (`Prompt.unconditional`); None if the task's prompt does not set
-        it.
-        """
+        """The context without the question (`Prompt.unconditional`), or None if the task does not define one."""
         return self.task.prompt.unconditional if self.task.prompt is not None else None
 
     @property

@@ -130,8 +130,8 @@ class TaskResult:
         return metric.statistics(outcomes)
 
     def parts(self, names: Sequence[str]) -> dict[str, NoisyScore]:
-        """Return the main score of each group of items, by the group's name. `names` holds the name of each
-        item's group.
+        """Return the main score of each group of items, keyed by the group's name. `names` contains the name
+        of each item's group.
         """
         metric, outcomes = self.measured[self.main]
         places: dict[str, list[int]] = {}

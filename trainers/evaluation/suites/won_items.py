@@ -15,8 +15,8 @@ _CHARACTERS = 400  # from the end of a context, shown on a page
 
 @dataclass(frozen=True)
 class WonItems:
-    """The indices of the items that only one of two models solves: `won` are those that only `b` solves, and
-    `lost` those that only `a` solves.
+    """A comparison of two models on one task. `won` contains the indices of the items that only `b` solves,
+    and `lost` those of the items that only `a` solves.
     """
 
     a: TaskResult

@@ -58,7 +58,9 @@ class GruLayer(torch.nn.Module):
         self.recurrent_bias = torch.nn.Parameter(torch.empty(3 * outputs))
 
     def forward(self, states: Any, sequences: Sequences) -> Any:
-        """Return the states [rows, length, outputs] for the inputs `states` [rows, length, inputs]."""
+        """Run the GRU over each sequence, starting from a state of zeros, and return its states [rows,
+        length, outputs]. `states` [rows, length, inputs] are the inputs of the layer.
+        """
         packed = sequences.pack(states)
         weights = in_order([self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias])
         if packed.is_meta:

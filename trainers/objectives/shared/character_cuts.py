@@ -60,14 +60,15 @@ class TokenTexts:
     def cut(
         self, content: Ragged, chosen: np.ndarray, drawn: np.ndarray, rows: np.ndarray, free: np.ndarray
     ) -> tuple[Ragged, np.ndarray]:
-        """Cut each `chosen` document (bool [documents]) at two random positions, each drawn uniformly from
-        those before, between and after its characters. `drawn`, float64 [documents, 2], are uniform numbers;
-        `rows` [documents] is the row of each document.
+        """Cut each document that `chosen` (bool [documents]) selects at two random positions, which are
+        uniform among the positions before, between and after its characters. `drawn` contains uniform numbers
+        from [0, 1), float64 [documents, 2]. `rows` [documents] is the row of each document.
 
         Returns the documents, with the text around a cut encoded again where necessary, and the number of
-        tokens before each cut, int64 [documents, 2]. A document grows by at most GROWTH tokens, and all
-        documents of row r together by at most `free[r]`. If the cuts of a document need more tokens than
-        that, or if a part cannot be encoded exactly, the cuts move back to positions between tokens.
+        tokens before each cut, int64 [documents, 2], which has no meaning for documents that are not chosen.
+        A document grows by at most GROWTH tokens, and all documents of row r together by at most `free[r]`.
+        If the cuts of a document need more tokens than that, or if a part cannot be encoded exactly, the cuts
+        move back to positions between tokens.
         """
         first, end = content.offsets[:-1, None], content.offsets[1:, None]
         before = np.concatenate([[0], np.cumsum(self._characters[content.tokens])])

@@ -79,8 +79,8 @@ class OpenStudy:
 
     @cached_property
     def constraints(self) -> MixtureConstraints:
-        """The constraints that mixtures must satisfy, both those that a design draws and those that are
-        proposed.
+        """The constraints on mixtures, both on those that a design draws and on those that the study
+        proposes.
         """
         its = self.settings
         return build_constraints(self.domains, its.floors, its.fixed, its.tokens, its.target_tokens, its.epoch_caps)

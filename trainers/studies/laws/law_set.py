@@ -42,7 +42,9 @@ class LawSet:
         return _weighted(self.laws, ratios, weights)
 
     def gradient(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the derivatives of `predict` with respect to each share, [mixtures, domains]."""
+        """Return the derivatives of `predict` (or approximate slopes, see `is_smooth`) with respect to each
+        mixture's shares, [mixtures, domains].
+        """
         return np.sum([w * law.gradient(ratios) for w, law in zip(weights, self.laws, strict=True) if w], axis=0)
 
     def predict_resampled(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -35,7 +35,7 @@ _STUCK = 1e8  # damping at which no step lowers the loss, so that rounding decid
 
 @dataclass(frozen=True)
 class LogLinear:
-    """The family of log-linear laws, fitted by minimising Huber's loss from several starting points."""
+    """The log-linear law, fitted by minimising the Huber loss plus a small ridge penalty."""
 
     name: str = "log_linear"
 

@@ -1,4 +1,6 @@
-"""The verdict of a study, which compares its entries with the baseline, and the runs of the confirmation."""
+"""List the runs of a study's confirmation, and judge the study: its verdict compares the entries with the
+baseline.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -14,8 +14,8 @@ _MOVED = 0.01  # smaller changes of a share are not mentioned
 
 
 def answer_word(verdict: StudyVerdict, entry: str | None) -> str:
-    """Return the answer to the study's question, such as "Yes.", from the verdict on `entry`. Empty if
-    `entry` was not judged.
+    """Return the answer to the study's question according to the verdict on `entry`, such as "Yes.", or an
+    empty string if `entry` was not judged.
     """
     return next((_ANSWERS[each.verdict] for each in verdict.overall if each.entry == entry), "")
 

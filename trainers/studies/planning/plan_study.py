@@ -143,8 +143,8 @@ def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
 
 
 def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResult]) -> MeasuredRate | None:
-    """Return the speed measured on the finished runs in `results` or, if none has finished, on calibration
-    runs. None if none of these has finished either.
+    """Return the speed measured on the finished runs in `results` or, if there are none, on the finished
+    calibration runs below `root`. None if no calibration run has finished either.
     """
     finished = [result for result in results if result.state == "finished"]
     source = "measured on finished runs"

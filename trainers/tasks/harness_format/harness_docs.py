@@ -38,12 +38,13 @@ class RenderedRow:
 def render_rows(
     task: HarnessTask, data: Location | None, seed: int, limit: int | None
 ) -> tuple[list[RenderedRow], tuple[FileRecord, ...]]:
-    """Return the first `limit` rows of the scored split (None: all), rendered, and the records of the split's
-    files.
+    """Render the first `limit` rows of the scored split, or all rows if `limit` is None. Return the rendered
+    rows and the records of the split's files.
 
-    The shots are the first rows of their split if the task says so; otherwise they are drawn for each row
-    with `seed`. A row is never its own shot. Raises UserError if a file is missing or malformed, a row does
-    not fit the templates, or there are too few rows to take the shots from.
+    The shots come from the task's `samples` if it has any, otherwise from its `shots_split`. They are the
+    first rows there if the task sets `first_shots`; otherwise they are drawn for each row with `seed`. A row
+    is never its own shot. Raises UserError if a file is missing or malformed, a row does not fit the
+    templates, or there are too few rows to take the shots from.
     """
     rows, files = _read(task, task.split, data)
     templates = RowTemplates(task)

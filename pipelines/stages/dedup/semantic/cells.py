@@ -50,8 +50,8 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class _PartTask:
-    """One phase of the work on one part. `partitions` and `centroids` are for `scatter_cells`, `results` for
-    `write_columns`.
+    """The arguments of `scatter_cells` and `write_columns` for one part. Only `scatter_cells` needs
+    `partitions` and `centroids`, and only `write_columns` needs `results`.
     """
 
     out: StepOutput
