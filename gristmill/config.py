@@ -150,8 +150,10 @@ def load_yaml(path: Path) -> dict[str, Any]:
 def override(data: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
     """Return a copy of `data` with assignments such as `a.b=value` applied. Values are parsed as YAML.
 
-    A list entry is selected by its index, by its field `name`, or by a key that it contains:
-    `steps.language.model=...` sets `model` inside the key `language` of its entry.
+    A list entry is selected by its index, by its field `name`, or by a key that it contains. For example,
+    `steps.language.model=...` sets `model` under `language` in the entry of `steps` that has the key
+    `language`. Raises ConfigError if an assignment is malformed, or if it does not select exactly one entry
+    of a list.
     """
     result: dict[str, Any] = _copy(data)
     for assignment in assignments:
@@ -299,7 +301,9 @@ def _union(kind: Any, data: Any, where: str, path: str) -> Any:
 
 @lru_cache(maxsize=1024)
 def _type_hints(kind: type) -> dict[str, Any]:
-    """Return the types of a dataclass's fields. They are cached, because resolving their names is slow."""
+    """Return the type of each field of a dataclass, keyed by name. Cached, because resolving annotations is
+    slow.
+    """
     return typing.get_type_hints(kind)
 
 

@@ -124,8 +124,8 @@ class Host:
             os.close(descriptor)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file or directory. A file may replace an existing file, and a directory an existing empty
-        one.
+        """Rename a file or directory. A file may replace an existing file; a directory may replace an empty
+        directory.
         """
         os.rename(old, new)
 

@@ -11,10 +11,8 @@ _UNSAFE = re.compile(
 
 
 def printable(text: str, lines: bool = False) -> str:
-    r"""Make text safe for a terminal by replacing control characters, lone surrogates, and characters that hide
-    or reorder text with escapes such as `\x1b` or `\u202e`.
-
-    With `lines`, line feeds and tabs are kept.
+    """Replace characters that are unsafe on a terminal with their Python escapes: control characters, lone
+    surrogates, and characters that hide or reorder text. With `lines`, line feeds and tabs are kept.
     """
     return _UNSAFE.sub(lambda found: found[0] if lines and found[0] in "\n\t" else _escaped(found[0]), text)
 

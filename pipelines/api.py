@@ -1,5 +1,5 @@
-"""The Python interface to corpora. `open_corpus` opens a corpus; each of the other functions does the same as
-the command of its name (`what_if`: `whatif`), but returns the result as a value.
+"""The Python interface to corpora. `open_corpus` opens a corpus. Every other function does what the command
+of the same name does (`whatif` for `what_if`), but returns the result as a value.
 """
 
 import os
@@ -139,11 +139,10 @@ class OpenCorpus:
     def shards(
         self, shard_set: str | None = None, split: str = "train", sources: Sequence[str] | None = None
     ) -> Iterator[Shard]:
-        """Yield the token shards of a split, memory-mapped. `shard_set` may be left out if the corpus has
-        only one shard set.
+        """Yield the token shards of a split, memory-mapped. `sources` defaults to all sources. `shard_set` is
+        required if the corpus has several shard sets.
 
-        Raises UserError for an unknown source, an empty list of sources, or an unknown shard set, and if
-        `shard_set` is left out but the corpus has several.
+        Raises UserError for an unknown source, an empty list of sources, or an unknown or missing shard set.
         """
         _, chosen = choose_shard_set(self.corpus.manifest.shard_sets, shard_set, "shard_set")
         wanted = self.corpus.choose_sources(sources)
@@ -255,13 +254,15 @@ def what_if(
     stages: Mapping[str, StageClass] | None = None,
     full: bool = False,
 ) -> dict[str, Impact]:
-    """Estimate, without building anything, how many documents changed filters would newly drop and newly keep
-    in each source that they apply to. Deduplication is not repeated.
+    """Estimate the effect of changed filters without building anything: the number of documents that they
+    would newly drop and newly keep, for each source that they apply to. Deduplication is not repeated.
 
     A change looks like `filter.word_count.at_least=100`. `config`, `overrides` and `stages` are those of
     `build`. The estimate comes from the sample published with the corpus; with `full`, every document is
-    counted. Raises UserError for a change that names no rule, for changes without an effect on the rules, for
-    a corpus that was built with other steps, and if a filter reads columns that newly kept documents lack.
+    counted.
+
+    Raises UserError if a change is invalid, if the changes have no effect on the rules, if the corpus was
+    built with other steps, or if a filter reads columns that newly kept documents lack.
     """
     loaded = load_corpus_config(local_path(os.fspath(config)), overrides, stages)
     return ask_what_if(loaded, changes).run(full=full)

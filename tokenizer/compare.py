@@ -68,12 +68,14 @@ class _Counts:
 
 def read_groups(files: Iterable[tuple[str, str]], by: Sequence[str], most_bytes: int, field: str = "text") -> Texts:
     """Read texts from files, given as (name, path), and group them. For each group, the first texts are kept,
-    up to about `most_bytes` of UTF-8.
+    up to about `most_bytes` of UTF-8. The text of a JSON record is the value of `field`.
 
     The group of a JSON record consists of its values of the fields in `by`, joined by " / ". In `by`, a dot
     selects within an object, as in `meta.language`; a missing value is written as "none". Without `by`, and
-    for plain text, the group is the name given for the file. Raises ValueError for unsuitable files or
-    fields, and if there are more than 64 groups.
+    for plain text, the group is the name given for the file.
+
+    Raises ValueError for a file that `read_records` cannot read, if the files hold no text, if a field in
+    `by` is missing from every record, and if there are more than 64 groups.
     """
     groups: dict[str, list[str]] = {}
     sizes: Counter[str] = Counter()

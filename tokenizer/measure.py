@@ -67,8 +67,8 @@ def measure(encoder: Encoder, texts: pa.LargeStringArray) -> Measurement:
 
 
 def describe_vocabulary(encoder: Encoder, longest: int = 20) -> Vocabulary:
-    """Return facts about an encoder's vocabulary. The mean token length and the list of the `longest` longest
-    tokens leave special tokens out.
+    """Return facts about an encoder's vocabulary, including up to `longest` of its longest tokens. Special
+    tokens count neither for that list nor for the mean token length.
     """
     definition = encoder.definition
     special = set(encoder.specials.values())

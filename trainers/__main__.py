@@ -38,7 +38,9 @@ _SPINS = "1000"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that `arguments` (by default, the command line) names, and return its exit status."""
+    """Run the command given in `arguments`, and return its exit status. The default is the command line of
+    this process.
+    """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
     return run_command(parser(), arguments, "continues from the last checkpoint")

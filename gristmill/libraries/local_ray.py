@@ -26,9 +26,9 @@ def start_local_ray(**options: Any) -> None:
 
 @contextmanager
 def lean_node() -> Iterator[None]:
-    """During the block, a head node of Ray starts without its dashboard, autoscaler and log monitor, which
-    take longer to start than the rest of Ray. In versions of Ray whose internal functions have other names,
-    they start as usual.
+    """Within the block, make Ray start head nodes without the dashboard, the autoscaler and the log monitor,
+    which take longer to start than the rest of Ray. Has no effect on internal functions that other versions
+    of Ray have renamed.
     """
     from ray._private import utils
     from ray._private.node import Node

@@ -122,8 +122,8 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def powers(low: float, high: float) -> list[float]:
-    """Return the ticks of a logarithmic axis: the powers of ten between `low` and `high` and, if the axis
-    spans few decades, also 2 and 5 times powers of ten.
+    """Return the tick values of a logarithmic axis that lie between `low` and `high`: 1, 2 and 5 times each
+    power of ten if the axis spans few decades, otherwise only the powers of ten.
     """
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     several = [m * 10.0**e for e in exponents for m in ((1, 2, 5) if len(exponents) < 4 else (1,))]

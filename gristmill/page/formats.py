@@ -49,7 +49,8 @@ def short_size(value: float) -> str:
 
 def percent(part: float | None, whole: float | None = None, places: int | None = None) -> str:
     """Format a share as a percentage: `12.3 %`. The share is `part / whole`, or `part` itself if `whole` is
-    None. By default, the number of decimal places depends on the share.
+    None. Returns NONE if `part` is None or `whole` is 0. By default, the number of decimal places depends on
+    the share.
     """
     if part is None or whole == 0:
         return NONE

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def render_template(template: Path, **values: Any) -> str:
-    """Render a template with `values`. Every string is escaped unless it is `Markup`, as charts are."""
+    """Render an HTML template with `values`. Strings are escaped, except those of type `Markup`, such as
+    charts.
+    """
     return _environment(template.parent).get_template(template.name).render(values)
 
 

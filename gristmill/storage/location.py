@@ -113,9 +113,9 @@ class Location(ABC):
 
     @abstractmethod
     def version(self) -> tuple[int, ...] | None:
-        """Return numbers that change whenever the file is replaced. A missing local file raises
-        FileNotFoundError. In an object store, where getting them would cost as much as reading the file, the
-        result is None.
+        """Return numbers that change whenever the file is replaced. The result is None in an object store,
+        where these numbers would cost as much as reading the file. Raises FileNotFoundError if a local file
+        is missing.
         """
 
     @abstractmethod
@@ -142,11 +142,11 @@ class Location(ABC):
 
     @abstractmethod
     def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
-        """Return the bytes [start, end) of a recorded file below this directory, for each (record, start,
-        end). They are not verified.
+        """For each (record, start, end), return the bytes [start, end) of the recorded file, whose path is
+        below this directory. The bytes are not verified.
 
-        A range is cut at the end of its file. Raises FileNotFoundError if a file is missing and not in the
-        cache.
+        A range that goes past the end of its file is cut there. Raises FileNotFoundError if a file is missing
+        and not in the cache.
         """
 
     @abstractmethod
@@ -193,8 +193,8 @@ class Location(ABC):
     def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
         """Replace the file's bytes if they equal `expected`. Returns whether they were replaced.
 
-        An object store ignores `expected` and always writes; of two writers, the last one wins. The result is
-        then whether the file contains `content` when it is read back.
+        An object store ignores `expected` and always writes, so the last of two writers wins. It returns
+        whether the file, read back, contains `content`.
         """
 
     @abstractmethod

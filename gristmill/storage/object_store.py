@@ -167,8 +167,9 @@ class RemotePath(Location):
         return FileRecord(relative, *cache.put((self / relative).url, self.remote, content))
 
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
-        """Read the file, then store `content` if `accept` returns True for the bytes read. If another process
-        writes between the two requests, its write is lost.
+        """Read the file and, if `accept` returns True for its bytes, store `content`. Returns whether
+        `content` was stored; a missing file is not created. If another process writes between the two
+        requests, its write is lost.
         """
         try:
             if not accept(self.read_bytes()):

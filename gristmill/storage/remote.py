@@ -62,8 +62,8 @@ class Remote:
     """
 
     def check(self) -> None:
-        """Raise ValueError if a scheme is unsupported, or if `endpoint` is given but is not a plain HTTP(S)
-        URL.
+        """Raise ValueError if a scheme is unsupported, or if `endpoint` is neither empty nor an HTTP(S) URL
+        without credentials and query.
         """
         for scheme in self.schemes:
             if scheme not in _LIBRARIES:
@@ -236,8 +236,9 @@ class RemoteFile(io.RawIOBase):
 
 
 def _ask(url: str, remote: Remote, call: Callable[[Any, str], Result], **options: Any) -> Result:
-    """Run `call(store, path)` for the store and path of `url` through `gristmill.storage.timeouts.ask`, and
-    return its result.
+    """Return the result of `call(store, path)` for the store and path of `url`, with the timeouts, retries
+    and errors of `gristmill.storage.timeouts.ask`. `options` are passed to `ask`. Error messages end with the
+    hint from `endpoint_hint`, if there is one.
     """
 
     def asked() -> Result:
@@ -391,7 +392,7 @@ def read_url(url: str, remote: Remote) -> bytes:
 
 
 def read_url_ranges(ranges: Sequence[tuple[str, int, int]], remote: Remote) -> list[bytes]:
-    """Return the bytes [start, end) of the file for each (URL, start, end), requesting up to 64 of them at
+    """Return the bytes [start, end) of a file for each (URL, start, end). Up to 64 ranges are requested at
     once. All files must be in the same store.
 
     Raises FileNotFoundError if a file is missing. Results may be shorter than requested; the caller must
@@ -479,7 +480,9 @@ def remove_url(url: str, remote: Remote) -> None:
 
 
 def children_of_url(url: str, remote: Remote) -> list[str]:
-    """Return the sorted names directly below a prefix; an empty list if there are none."""
+    """Return the names of the files and directories directly below a URL, sorted, or an empty list if there
+    are none.
+    """
 
     def children(store: Any, path: str) -> list[str]:
         names = store.ls(path, detail=False)

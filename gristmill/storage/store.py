@@ -45,8 +45,8 @@ def write_json(path: Location, value: dict[str, Any], check: Check | None = None
 
 
 def write_new_json(path: Location, value: dict[str, Any], check: Check | None = None) -> bool:
-    """Write a JSON object as `write_json` does, unless the file exists. Returns the result of
-    `Location.write_new`.
+    """Write a JSON object as `write_json` does, unless the file exists. Returns whether this call wrote it
+    (`Location.write_new`).
     """
     return path.write_new(_with_checksum(value), check)
 

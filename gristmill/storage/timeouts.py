@@ -34,13 +34,13 @@ def ask(
     missing: bool = False,
     tries: int = 3,
 ) -> Result:
-    """Run a call that transfers about `size` bytes and return its result. Failures of the store are retried,
-    up to `tries` attempts in all (at most 3); a timeout is not retried.
+    """Run `call`, which transfers about `size` bytes, and return its result. If the store fails, the call is
+    retried, up to `tries` attempts in all (at most 3). A timeout is not retried.
 
     Raises RemoteError if the store fails in every attempt, or if an attempt takes longer than `seconds`
     (default: two minutes) plus a second for each 64 KiB of `size`. Raises UserError if access is denied or
-    the file is missing; with `missing`, a missing file raises FileNotFoundError instead. An OSError because
-    the local disk is full is raised unchanged.
+    the file is missing; with `missing`, a missing file raises FileNotFoundError instead. If the local disk is
+    full, its OSError is raised unchanged.
 
     The messages of RemoteError and UserError contain no text from the library's error. With `secret`, that
     error is not kept as the cause of a RemoteError either.

@@ -61,8 +61,9 @@ _READY: dict[
 
 
 def annotate_documents(task: AnnotateTask) -> tuple[dict[str, Receipt], dict[str, float]]:
-    """Run the stages of a task over its part, skipping those whose columns are already committed, and commit
-    the columns of each. Returns (receipts, seconds), both keyed by step directory.
+    """Run the stages of a task over the task's part, and commit the columns of each. Stages whose columns are
+    already committed are not run again. Returns (receipts, seconds that each stage took), both keyed by step
+    directory.
     """
     part, receipts, seconds = task.part, {}, {}
     available = {annotation.step: annotation for annotation in part.annotations}
@@ -102,9 +103,10 @@ def annotate_rows(probe: Probe) -> None:
 
 
 def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -> tuple[PartStage, pa.Table, Any]:
-    """Return the stage, set up in this process, the documents of the part that it receives, and their row
-    indices (None if it receives all). With `high`, only the rows [low, high) are considered, and indices
-    count from `low`.
+    """Return (stage, documents, rows). The stage is set up once per process. `documents` are those documents
+    of the part that the stage receives. `rows` contains the indices of their rows, or is None if the stage
+    receives all documents. With `high`, only the rows [low, high) are considered, and the indices count from
+    `low`.
     """
     stage = _READY.get(work.key)
     if stage is None:

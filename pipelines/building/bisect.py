@@ -1,4 +1,4 @@
-"""Find by bisection the document that makes a stage fail, exhausts the memory, or kills the process."""
+"""Find by bisection the document on which a stage runs out of memory or loses its process."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,10 +24,9 @@ class Probe:
 
 
 def first_failing(count: int, fails: Callable[[int, int], bool]) -> int | None:
-    """Find by bisection, among `count` rows, one that fails on its own, and return its index. `fails(low,
-    high)` returns whether the rows [low, high) fail as a group.
-
-    Returns None if no such row is found, for example because rows fail only together.
+    """Bisect `count` rows and return the index of a row that fails on its own, or None if none is found, for
+    example because rows fail only together. `fails(low, high)` returns whether the rows [low, high) fail as a
+    group.
     """
     low, high = 0, count
     while high - low > 1:

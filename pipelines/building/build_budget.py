@@ -21,9 +21,9 @@ _SHOWN = 0.02  # share of the total from which a purpose is printed
 def close_and_record(
     cluster: AnyCluster, root: Location, began: float, say: Callable[[str], None], before: float = 0.0
 ) -> None:
-    """Close the cluster, print the budget of the build and, if a step was built, write it to `run.json` in
-    the output directory `root`. `began` is the value of `time.monotonic()` when the build began, and `before`
-    the processor seconds that were spent before it.
+    """Close the cluster and print the budget of the build. If a step was built, also write the budget to
+    `run.json` in the output directory `root`. `began` is the value of `time.monotonic()` when the build
+    began, and `before` is the processor time in seconds that this process had spent by then.
     """
     # Measured before Ray ends, because what its processes used cannot be found out afterwards.
     seconds, own, workers = processor_seconds() - before, take_account(), cluster.workers

@@ -28,8 +28,8 @@ Place = TypeVar("Place", bound=Location)
 
 @dataclass(frozen=True)
 class EarlierBuild(Generic[Place]):
-    """An earlier build whose manifest is kept, in `file`. `number` counts up from 1, and `fingerprint` is the
-    first 12 hexadecimal digits of the manifest's fingerprint.
+    """An earlier build of a corpus, whose manifest is kept in `file`. `number` is the running number in the
+    file's name, from 1, and `fingerprint` is the first 12 hexadecimal digits of the manifest's fingerprint.
     """
 
     number: int

@@ -224,8 +224,8 @@ def _publish_read(source: Source, receipts: Sequence[Receipt], state: Build) -> 
 
 
 def _remove_others(directory: Location, records: Sequence[FileRecord]) -> None:
-    """Remove surplus parts that were left by an attempt during which a file changed. Parts rewritten by
-    `forget` are kept.
+    """Remove the parts that are not in `records`, except those that `forget` rewrote. An earlier attempt can
+    leave surplus parts behind if the source's files have changed since then.
     """
     known = {record.path for record in records}
     for path in directory.glob("parts/*"):

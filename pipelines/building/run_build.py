@@ -41,17 +41,17 @@ def run_build(
     variant: str | None = None,
     before: float = 0.0,
 ) -> CorpusManifest:
-    """Build a corpus, show the progress, and return its manifest.
+    """Build a corpus, show the progress, and return the corpus's manifest.
 
     The build runs on the Ray cluster at `address` (default: RAY_ADDRESS in the environment) or, if neither is
-    given, on a local Ray with `workers` workers (default: the number of cores). With `in_process` and no
-    `address`, all tasks run in this process instead. Small builds (`_is_small`) also do if no cluster is
-    given.
+    given, on a local Ray with `workers` workers (default: the number of cores). Two kinds of builds run all
+    tasks in this process instead: those with `in_process` and no `address`, and small ones (`_is_small`) for
+    which no cluster is given.
 
     `memory` is the number of bytes that a task may use. With `quarantine`, documents that break a step are
-    set aside instead of ending the build. With `variant`, the corpus is published as the variant of this
-    name, and the manifest already published in the output is not replaced. `before` is the processor time in
-    seconds that this process had spent on other things before the build.
+    set aside instead of ending the build. With `variant`, the corpus is published as a variant of this name,
+    and the manifest already published in the output is not replaced. `before` is the processor time in
+    seconds that this process spent on other things before the build.
     """
     workers = workers if workers is not None else os.cpu_count() or 1
     if workers < 1:

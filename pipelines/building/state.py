@@ -92,10 +92,12 @@ class Build:
                 )
 
     def record_run(self, step: Step, seconds: float, text_bytes: int, elapsed: float, **more: int) -> None:
-        """Write a step's `run.json`: its times, sizes and peak memory, and where it ran. `seconds` is the
-        time of the step summed over its tasks, and `elapsed` the wall-clock time of all steps that ran
-        together; for a corpus stage, both are its wall-clock time. `text_bytes` is the size of the text or,
-        for a read step, of the decoded records. `more` are further byte counts.
+        """Write a step's `run.json`, which records its times, sizes and peak memory, and where it ran.
+
+        `seconds` is the time of the step, summed over its tasks. `elapsed` is the wall-clock time of all
+        steps that ran together. For a corpus stage, both are the wall-clock time of the step. `text_bytes` is
+        the size of the text or, for a read step, of the decoded records. `more` holds further byte counts to
+        record.
         """
         run = {"seconds": round(seconds, 3), "wall_seconds": round(elapsed, 3), "text_bytes": text_bytes}
         run |= {"peak_bytes": self.cluster.peak_bytes, **more}

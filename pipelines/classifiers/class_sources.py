@@ -44,8 +44,9 @@ def open_sources(names: Sequence[str], label: str) -> list[tuple[Corpus, str]]:
 
 
 def source_facts(corpus: Corpus, source: str, count: int) -> dict[str, Any]:
-    """Return the entry for a source that metrics.json lists under one class. `count` is the number of the
-    source's kept documents or, if the classes come from labels or scores, of its documents in that class.
+    """Return a source's entry under one class in metrics.json: the corpus, the licence and origin of the
+    source, and `count` as `kept`. `count` is the number of the source's kept documents or, if the classes
+    come from labels or scores, the number of its documents in that class.
     """
     facts = corpus.manifest.sources[source]
     origin = {"corpus": corpus.manifest.corpus, "fingerprint": corpus.manifest.fingerprint, "source": source}

@@ -31,10 +31,12 @@ def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
 
 
 def precision_recall(scores: np.ndarray, positive: np.ndarray) -> list[dict[str, float]]:
-    """Return up to 101 points of the precision-recall curve, by ascending threshold: for each hundredth of
-    recall, the one with the highest threshold that reaches it. At least one document must be positive.
+    """Return at most 101 points of the precision-recall curve, by ascending threshold. For each recall of 0,
+    0.01, ..., 1, they include the point with the highest threshold that reaches this recall. At least one
+    document must be positive.
 
-    `kept` is the share of documents whose score is at least the threshold.
+    Each point has `threshold`, `precision`, `recall` and `kept`, the share of documents whose score is at
+    least the threshold.
     """
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], np.cumsum(positive[order])

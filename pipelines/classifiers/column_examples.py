@@ -110,8 +110,8 @@ class ColumnExamples:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Documents of one source: the hashes of their ids, uint64 [n], their values, float64 [n, width], and
-    their targets, float64 [n].
+    """Documents of one source. `orders`, uint64 [n], contains the hashes of their ids. `values`, float64 [n,
+    width], contains the numbers that a model reads, and `targets`, float64 [n], those that it should predict.
     """
 
     orders: np.ndarray
@@ -251,8 +251,8 @@ def _parse_label(line: bytes, where: str) -> tuple[bytes, bool]:
 
 
 def identifier_of(printed: str, where: str) -> bytes:
-    """Return the 16-byte id of the document with a printed id such as web/a.jsonl#17. For text of another
-    form, raises UserError with a message that begins with `where`.
+    """Return the 16-byte id of a document, given its printed id, such as web/a.jsonl#17. Raises UserError,
+    with a message that begins with `where`, if `printed` does not have this form.
     """
     try:
         source, path, record = parse_id(printed)

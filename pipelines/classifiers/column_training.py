@@ -70,9 +70,12 @@ class Fit:
     seed: int
 
     def train(self, values: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> ColumnModel:
-        """Return a model fitted to training documents of both classes. `values` is float64 [n, columns] with
-        NaN for a missing value, `positive` bool [n], and `weights` float64 [n]. For boosted trees, raises
-        UserError if scikit-learn is not installed or if the exported trees do not reproduce its predictions.
+        """Return a model fitted to n documents, which must include both classes. `values`, float64 [n,
+        columns], holds NaN for missing values. `positive`, bool [n], marks the documents of the positive
+        class. `weights`, float64 [n], holds the weights of the documents.
+
+        For boosted trees, raises UserError if scikit-learn is not installed, or if the exported trees do not
+        reproduce scikit-learn's predictions.
         """
         arrays = (
             self._fit_regression(values, positive, weights)

@@ -172,11 +172,10 @@ def leave_one_source_out(
     names: Mapping[str, Sequence[str]],
     scratch: Path,
 ) -> list[dict[str, Any]]:
-    """Train a model without each source in turn, for every class with several sources, and return an entry
-    for each of these sources. It says how well the model separates the source's documents from the other
-    class.
+    """For every class with several sources, leave out each source in turn, train a model on the rest, and
+    return an entry that says how well the model separates the documents of that source from the other class.
 
-    `names` are the sources of each class. Each model is saved at the path `scratch`, over the one before. An
+    `names` maps each class to its sources. Each model is saved at the path `scratch`, over the one before. An
     entry has `class`, `source`, `held_out` (the number of held-out documents of the source) and `roc_auc`,
     measured on the held-out documents of the source and of the other class. If the source has fewer than
     MIN_DOCUMENTS held-out documents, or the other sources of its class have fewer training documents than

@@ -22,11 +22,12 @@ _ID = "id"
 
 
 def read_judge_scores(files: Sequence[str], field: str) -> Labels:
-    """Read a judge's scores from files. Return the score of each document and the place of its row, such as
-    FILE:LINE. Each row has an `id`, such as web/a.jsonl#17, and a number in the field that `field` names.
+    """Read a judge's scores from files. Return a mapping from the id of each document to its score and the
+    place of its row, such as FILE:LINE. Each row has an `id`, such as web/a.jsonl#17, and a number in the
+    field that `field` names.
 
-    Raises UserError for rows without a valid id or score, for a document with two different scores, and
-    unless there are at least two different scores.
+    Raises UserError if a file cannot be read, a row has no valid id or score, a document has two different
+    scores, or there are fewer than two different scores.
     """
     scores: dict[bytes, tuple[float, str]] = {}
     without: list[str] = []
@@ -61,8 +62,8 @@ def read_judge_scores(files: Sequence[str], field: str) -> Labels:
 
 
 def _number(value: Any) -> float | None:
-    """Return a number, or the number that a string contains (as in CSV), as a float; None if it is not finite
-    or for anything else.
+    """Return `value` as a float if it is a finite number or a string that contains one (as in CSV), otherwise
+    None. Booleans are not numbers.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None

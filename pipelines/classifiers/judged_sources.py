@@ -73,12 +73,18 @@ def agreement_by_source(
 
 
 def graded_verdict(by_source: Sequence[Mapping[str, Any]]) -> str:
-    """Return what the model learned, according to the entries of `agreement_by_source`: `unknown`, `nothing`,
-    `source` or `class`.
+    """Return what the model learned: "unknown", "nothing", "source" or "class". `by_source` is the result of
+    `agreement_by_source`.
 
-    It is `unknown` if no source could be measured. Otherwise, the rank correlations within the sources are
-    averaged, weighted by held-out documents. It is `nothing` if the mean is not above 0, `source` if the mean
-    falls by more than half when each source is left out of training, and `class` otherwise.
+    The verdict compares two means over the sources, weighted by their numbers of held-out documents. The
+    first is the mean of `spearman`, the model's rank correlation with the judge. The second is the mean of
+    `spearman_left_out`, the correlation of a model trained without the source; None counts as 0. Sources that
+    lack either correlation are ignored.
+
+    - "unknown": no source has both correlations
+    - "nothing": the mean of `spearman` is not above 0
+    - "source": the mean of `spearman_left_out` is less than half the mean of `spearman`
+    - "class": otherwise
     """
     measured = [each for each in by_source if each.get("spearman") is not None and "spearman_left_out" in each]
     if not measured:
@@ -94,7 +100,9 @@ def graded_verdict(by_source: Sequence[Mapping[str, Any]]) -> str:
 
 
 def count_unjudged(corpora: Sequence[str], scores: Labels) -> tuple[int, int]:
-    """Return (number of kept documents without a score, number of kept documents) in some corpora."""
+    """Return how many kept documents of `corpora` have no score, and how many kept documents there are in
+    all.
+    """
     judged, without, total = pa.array(list(scores), ID), 0, 0
     for corpus, source in open_sources(corpora, "corpora"):
         for part in corpus.parts(source):
@@ -106,7 +114,7 @@ def count_unjudged(corpora: Sequence[str], scores: Labels) -> tuple[int, int]:
 
 
 def unjudged_warnings(corpora: Sequence[str], scores: Labels) -> list[str]:
-    """Return a list with one warning if kept documents have no score, else an empty list."""
+    """Return a list with one warning if any kept document has no score, else an empty list."""
     without, total = count_unjudged(corpora, scores)
     if not without:
         return []

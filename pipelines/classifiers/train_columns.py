@@ -75,8 +75,8 @@ class ColumnClassifierConfig:
     """Arguments of the method `boosted`."""
 
     def check(self) -> None:
-        """Raise ValueError if `columns` is empty, if a value is out of range, or unless the classes are given
-        either by `positive` and `negative` or by `labels` and `corpora`.
+        """Raise ValueError if `columns` is empty, a value is out of range, or the classes are not given by
+        exactly one of two pairs: `positive` and `negative`, or `labels` and `corpora`.
         """
         if not self.columns:
             raise ValueError(
@@ -200,10 +200,13 @@ def leave_one_source_out(
     train: Callable[[np.ndarray], Any],
     score: Callable[[Any, ColumnExamples, np.ndarray], np.ndarray],
 ) -> list[dict[str, Any]]:
-    """For each source of a class with several sources, train without it and measure the ROC AUC of its
-    held-out documents against those of the other class, as `fasttext_training.leave_one_source_out` does. The
-    AUC is None if there are too few documents. `train` and `score` take a bool [n] array that selects
-    documents.
+    """For every class with several sources, leave out each source in turn, train a model on the rest, and
+    measure how well the model separates the held-out documents of that source from those of the other class.
+    Return an entry for each source, as `fasttext_training.leave_one_source_out` does; its `roc_auc` is None
+    if there are too few documents.
+
+    `train` takes a bool [n] array that selects training documents, and returns a model. `score` takes the
+    model, `examples` and a bool [n] array that selects the documents to score.
     """
     entries: list[dict[str, Any]] = []
     for label in LABELS:

@@ -1,8 +1,8 @@
-"""`classifier train` with `kind: embeddings`: train a linear model of document vectors, with metrics and a
-model card.
+"""`classifier train` with `kind: embeddings`: train a linear model on document vectors and measure it on
+held-out documents.
 
-For two classes the model is a logistic regression. For a judge's scores it is a ridge regression; FineWeb-Edu
-also fits a linear regression (Penedo et al. 2024, arXiv 2406.17557, section 4).
+For two classes, the model is a logistic regression. For a judge's scores, it is a ridge regression;
+FineWeb-Edu also fits a linear regression (Penedo et al. 2024, arXiv 2406.17557, section 4).
 """
 
 import tempfile
@@ -92,9 +92,9 @@ class EmbeddingClassifierConfig:
     """
 
     def check(self) -> None:
-        """Raise ValueError if a value is out of range, if only one of `threshold` and `scores` is given, or
-        unless exactly one of these pairs is given: `positive` and `negative`; `labels` and `corpora`;
-        `scores` and `corpora`.
+        """Raise ValueError if a value is out of range or options do not fit together. Exactly one of these
+        pairs must be given: `positive` and `negative`; `labels` and `corpora`; `scores` and `corpora`.
+        `threshold` is required with `scores` and not allowed without.
         """
         given = {name for name in ("positive", "negative", "labels", "scores", "corpora") if getattr(self, name)}
         if given not in ({"positive", "negative"}, {"labels", "corpora"}, {"scores", "corpora"}):
@@ -140,8 +140,8 @@ class _Embeddings:
 
 
 def gather_embeddings(config: EmbeddingClassifierConfig) -> ColumnExamples:
-    """Return the documents of both classes, without those that have no embedding. Raises UserError if a class
-    has too few documents.
+    """Return the documents of both classes that have an embedding, with the embeddings as `values`. Raises
+    UserError if a class has too few of them.
     """
     numbers, split = _Embeddings(config.embedding), (config.seed, config.held_out)
     if config.scores:
@@ -161,8 +161,8 @@ def gather_embeddings(config: EmbeddingClassifierConfig) -> ColumnExamples:
 
 
 def fit_embeddings(examples: ColumnExamples, rows: np.ndarray, config: EmbeddingClassifierConfig) -> EmbeddingModel:
-    """Fit a model to the documents selected by `rows` (bool [n]), which must include both classes. It is a
-    ridge regression if the config has `scores`, otherwise a logistic regression.
+    """Fit a model to the documents that `rows` (bool [n]) selects, which must include both classes: a ridge
+    regression if the config has `scores`, otherwise a logistic regression.
     """
     values, positive = examples.values[rows], examples.positive[rows]
     weights = document_weights(examples, rows, config.balance)

@@ -1,10 +1,10 @@
-"""`classifier train` with `kind: judged`: distil the scores of a judge, such as a large model, into fastText,
-with metrics and a model card.
+"""`classifier train` with `kind: judged`: train a fastText model on the scores of a judge, such as a large
+language model, and measure it on held-out documents.
 
-fastText learns, from the text alone, to recognise the documents that the judge would give `threshold` or
-more, or to predict the bin of a document's score. DCLM also selects documents with fastText (Li et al. 2024,
-arXiv 2406.11794, section 4.4). FineWeb-Edu uses a threshold of 3 on a scale of 0 to 5 (Penedo et al. 2024,
-arXiv 2406.17557, section 4).
+From the text alone, fastText learns to recognise documents that the judge would score at `threshold` or more
+or, with `bins`, to predict the bin of a document's score. DCLM also selects documents with fastText (Li et
+al. 2024, arXiv 2406.11794, section 4.4). FineWeb-Edu uses a threshold of 3 on a scale of 0 to 5 (Penedo et
+al. 2024, arXiv 2406.17557, section 4).
 """
 
 import tempfile

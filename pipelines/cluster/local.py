@@ -64,8 +64,8 @@ class LocalCluster:
         raise AssertionError("unreachable")
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """Run a task once in this process, and return whether it stays within `memory` bytes. A UserError of
-        the task is raised; a task that fails for any other reason than memory counts as fitting.
+        """Run a task once in this process, and return False if it runs out of `memory` bytes. Any other
+        failure counts as fitting, except a UserError, which is raised.
         """
         try:
             measured(function, item, memory)

@@ -68,7 +68,7 @@ class RayCluster:
     nodes may come and go. Otherwise it starts Ray on this machine with `workers` CPUs.
 
     `memory` is the memory limit of a task at its first attempt, in bytes. By default it is the lowest memory
-    per CPU of any node, but at least LEAST, and more if there are fewer tasks than CPUs.
+    per CPU of any node, or LEAST if that is more. With fewer tasks than CPUs, the default is higher.
     """
 
     workers: int

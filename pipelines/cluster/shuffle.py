@@ -119,8 +119,8 @@ class _Rows(NamedTuple):
 
 
 def gather_rows(directory: Location, files: Sequence[FileRecord], partition: int) -> pa.Table:
-    """Return the rows of one partition from all `files`, of which there must be at least one, in file order
-    and with at most one chunk per column.
+    """Return the rows of one partition from all `files`, in file order, with at most one chunk per column.
+    `files` must not be empty.
 
     Raises CorruptFileError if a file is missing or the bytes read from it are not what was written.
     """

@@ -1,5 +1,5 @@
-"""What the local cluster and the Ray cluster share: the names of tasks shown to users, the record of what
-tasks use, and the errors raised when a task's last attempt fails.
+"""Code that the local cluster and the Ray cluster share: the titles of tasks that users see, the record of
+the time that tasks take, and the errors raised when the last attempt of a task fails.
 """
 
 from collections.abc import Callable

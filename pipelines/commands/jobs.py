@@ -144,8 +144,8 @@ def _job(details: Any) -> SubmittedJob:
 
 
 def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob:
-    """Return the job that does this work: one that is active, for this or another slot of the schedule, or
-    has succeeded for this slot; otherwise a new attempt.
+    """Start a job for this work and return it. If a job for the work is already active, for this or another
+    slot of the schedule, or has succeeded for this slot, return that job instead.
 
     Raises ConflictError if the same command is running with other code or another configuration, and
     UserError if the cluster does not accept the job.

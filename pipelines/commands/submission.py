@@ -131,8 +131,9 @@ def _name(command: Sequence[str]) -> str:
 
 
 def _named(word: str, directory: Path) -> str | None:
-    """Return the path of an existing file that a word of the command names, either as the whole word or after
-    its `=`, or None. Raises ConfigError if the word names a missing YAML file by a relative path.
+    """Return the path of the file that a word of the command names, as the whole word or after its `=`.
+    Return None if there is no such file. Raises ConfigError if the word names a missing YAML file by a
+    relative path.
     """
     value = word.partition("=")[2] or word
     for name in (word, value):
@@ -147,8 +148,8 @@ def _content(word: str, directory: Path) -> dict[str, Any]:
     """Return a word of the command and, if the word names a file, a digest of the file's content. For a YAML
     file, the digest covers the values, not the comments.
 
-    Other files are digested only if their path is relative, so that they travel with the job: a file
-    elsewhere may be an output of the command.
+    Other files are digested only if their path is relative: these travel with the job, while a file elsewhere
+    may be an output of the command.
     """
     name = _named(word, directory)
     if name is not None and name.endswith((".yaml", ".yml")):
@@ -180,9 +181,9 @@ def code_version(directory: Path) -> str:
 
 
 def _check_places(command: Sequence[str], directory: Path) -> None:
-    """Raise ConfigError for a build or a pretraining run with data or output in the job's working directory,
-    because each node has only a copy, which Ray removes with the job; and for an uploaded corpus file in
-    which the root of a source is a URL with a query.
+    """Raise ConfigError for a build or a pretraining run with data or output in the job's working directory:
+    each node has only a copy of it, which Ray removes with the job. Also raise ConfigError for an uploaded
+    corpus file that gives a URL with a query as the root of a source.
     """
     module, action = (command[2], command[3]) if command[1] == "-m" and len(command) > 3 else (None, None)
     if module == "pipelines" and action == "build":

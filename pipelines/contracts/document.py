@@ -3,7 +3,7 @@ ids that survive moving the data.
 
 An id is 16 bytes: the big-endian 64-bit key of a file, then the big-endian 64-bit number of the record within
 that file, counting from 0. The key is xxh3_64 of `source NUL path`, where the path is relative to the
-source's root. Ids are printed `source/path#record`; a member of an archive has the path `archive!member`.
+source's root. Ids are printed as `source/path#record`; a member of an archive has the path `archive!member`.
 """
 
 import unicodedata

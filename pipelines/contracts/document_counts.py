@@ -50,7 +50,8 @@ class Counts:
 @dataclass(frozen=True)
 class ReadCounts(Counts):
     """Counts of a read step, in records rather than documents. `replaced` counts the `user_names` and `urls`
-    that were replaced in tweets. `control_characters` counts those that normalisation removed or replaced.
+    that were replaced in tweets. `control_characters` is the number of control characters that normalisation
+    removed or replaced.
     """
 
     decoded_bytes: int = 0

@@ -203,8 +203,8 @@ def _document_id(printed: str, source: str, where: str) -> bytes:
 
 
 def field_values(docs: pa.Table, field: str, source: str) -> list[str]:
-    """Return the value that the `meta` of each record holds for a field, as text: strings unchanged, other
-    values as JSON. Raises UserError for a record in which the field is missing or null.
+    """Return each record's value of the field `field` of `meta`, as text: strings unchanged, other values as
+    JSON. Raises UserError for a record in which the field is missing or null.
     """
     values = []
     for identifier, meta in zip(docs["id"], docs["meta"].to_pylist(), strict=True):

@@ -118,9 +118,9 @@ class ShardRow:
 
 
 def open_corpus(directory: Location) -> "Corpus":
-    """Open a published corpus, given its directory or the path of its manifest. Raises UserError if there is
-    no corpus manifest, or one of another format version, and CorruptFileError if a step is missing, differs
-    from what the corpus manifest recorded, or may hold forgotten documents.
+    """Open a published corpus, given its directory or the path of its manifest. Raises UserError if the
+    corpus manifest is missing or has another format version, and CorruptFileError if a step is missing,
+    differs from what the manifest recorded, or may hold forgotten documents.
     """
     manifest = load_corpus(directory)
     root = directory.parent if directory.suffix == ".json" else directory

@@ -51,9 +51,10 @@ class PartRecord:
 
 @dataclass(frozen=True)
 class StepManifest:
-    """The manifest of a published step. `fingerprint` is the digest of `identity`: the stage, its version and
-    knobs, the libraries and models that it depends on, and the fingerprints of its inputs. `facts` is what
-    the stage publishes in addition to its columns.
+    """The manifest of a published step: what the step was built from, its parts and files, and its counts by
+    source. `fingerprint` is the digest of `identity`: the stage, its version and knobs, the libraries and
+    models that it depends on, and the fingerprints of its inputs. `facts` holds what the stage publishes in
+    addition to its columns and files.
     """
 
     step: str
@@ -94,12 +95,14 @@ class Receipt:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """The directory of a step that is being built. It is picklable, so that tasks can commit their own units.
+    """A step's directory while the step is being built. It is picklable, so that tasks can commit their own
+    units.
 
-    `inputs` maps the steps whose files or facts this step reads to their directories. Its keys are the step
-    names of `StepFiles` in the stage's `reads()` and the names in its `derived_steps()`. `mark` is the mark
-    of the tombstone under which the step is built. Receipts with another mark are ignored, and before a file
-    is written, a check ensures that no further documents have been forgotten.
+    `inputs` contains the directories of the steps whose files or facts this step needs, keyed by step name.
+    These are the steps of the `StepFiles` in the stage's `reads()`, and its `derived_steps()`.
+
+    `mark` is the mark that the corpus's tombstone had when the build began. Receipts with another mark are
+    ignored. If documents are forgotten during the build, the mark changes, and writing raises ConflictError.
     """
 
     root: Location
@@ -113,8 +116,9 @@ class StepOutput:
         return self.root / self.name
 
     def receipt(self, unit: str) -> Receipt | None:
-        """Return the receipt of a unit, or None if the unit is not finished. A receipt does not count if its
-        mark is not `mark` or if any of its files is missing from a local disk.
+        """Return the receipt of a unit, or None if the unit is not finished. A receipt is ignored if it was
+        written with a tombstone mark other than `self.mark`, or if any of its files is missing from a local
+        disk.
         """
         try:
             value = read_json(self.directory / "units" / f"{unit}.json")

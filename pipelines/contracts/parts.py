@@ -1,5 +1,5 @@
-"""Parts of a corpus, each one file of a source's documents. The columns that steps add to these documents are
-stored in separate files, which `Part` aligns by row.
+"""The parts of a corpus. A part is a file of documents of one source. The columns that steps add to these
+documents are stored in separate files, which `Part` aligns by row.
 """
 
 from collections.abc import Iterable, Sequence

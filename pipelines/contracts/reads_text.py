@@ -28,8 +28,8 @@ class ReadsText(Stage):
         return (self.input_text,)
 
     def judges(self) -> frozenset[str]:
-        """Return the units, out of `lines` and `words`, by which the stage decides what to remove. A plan
-        warns about sources whose text lacks these units.
+        """Return the units of text that decide what the stage removes: `lines`, `words`, both or, by default,
+        neither. A plan warns about sources whose text is not divided into these units.
         """
         return frozenset()
 

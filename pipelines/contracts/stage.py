@@ -30,7 +30,9 @@ def library_versions(*distributions: str) -> dict[str, str]:
 
 
 class Cluster(Protocol):
-    """An executor of tasks. Both implementations, in this process and on Ray, are in pipelines/cluster."""
+    """An executor of tasks. The implementations in pipelines/cluster run them in the current process or on
+    Ray.
+    """
 
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
@@ -120,7 +122,9 @@ class Stage:
         return ()
 
     def depends(self) -> dict[str, str]:
-        """Return, by name, the versions of libraries and checksums of model files that the output depends on."""
+        """Return what the output depends on outside the stage, keyed by name, such as the versions of
+        libraries, the checksums of model files and the fingerprints of other corpora.
+        """
         return {}
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
@@ -143,8 +147,8 @@ class Stage:
         return {}
 
     def tests(self) -> Sequence[ColumnTest]:
-        """Return, in order, the tests in the stage's knobs by which it drops documents; empty if there are
-        none.
+        """Return the column tests by which the stage drops documents, in the order in which they are applied;
+        empty if there are none.
         """
         return ()
 
@@ -184,15 +188,15 @@ class PartStage(Stage):
         """Load models. Called once per worker process, before the first `annotate`."""
 
     def use(self, facts: Mapping[str, Any]) -> "PartStage":
-        """Return the stage whose `annotate` is to be called, given the facts of the derived steps. `facts`
-        maps each name in `derived_steps()` to the facts of that step. Called only for stages with derived
-        steps.
+        """Return a stage that has the facts of the derived steps. `annotate` is then called on that stage
+        instead of this one. `facts` maps each name in `derived_steps()` to the facts of that step. Stages
+        without derived steps need not implement this method.
         """
         raise NotImplementedError
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Compute the columns of `writes()`, one row for each row of `docs`, in order. `docs` holds `id` and
-        `read_columns()`.
+        """Return a table with the columns of `writes()`, one row for each row of `docs`, in the same order.
+        `docs` has the columns `id` and `read_columns()`.
         """
         raise NotImplementedError
 

@@ -99,8 +99,9 @@ def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[st
 def forget(
     directory: LocalPath, identifiers: Sequence[str], urls: Sequence[str], check: Callable[[], None] = lambda: None
 ) -> tuple[list[str], int]:
-    """Forget documents. Without ids or URLs, finish an interrupted run. Return (printed ids, number of files
-    rewritten).
+    """Remove documents from all files of a corpus directory, and keep later builds from reading them. Without
+    ids or URLs, finish an interrupted run. Return the printed ids of the documents, and the number of files
+    rewritten.
 
     `check` must raise an error if this process has lost its lease on the directory. Raises UserError for an
     unknown id, if a run for other documents was interrupted, or if there is nothing to forget, and
@@ -233,8 +234,8 @@ def _subtract(counts: dict[str, Counts], source: str, rows: pa.Table, stage: str
 def _rewrite_file(
     out: StepOutput, record: FileRecord, docs: Sequence[_Doc], renamed: dict[str, str], mark: str
 ) -> FileRecord:
-    """Rewrite a file that is neither a part nor a shard, if one of the documents affects it. Return its
-    record.
+    """Rewrite a file that is neither a part nor a shard, if one of `docs` affects it. Return the record of
+    the new file, or `record` if the file is unchanged.
     """
     if not record.path.endswith(".arrow"):
         return record

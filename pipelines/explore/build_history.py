@@ -17,8 +17,8 @@ _DIGITS = 12  # of a fingerprint; six are enough to name a build
 @dataclass(frozen=True)
 class BuildRecord:
     """One build of a corpus. `file` is its manifest. `replaced` is the time at which the next build replaced
-    it, or None for the published build. `changed` names its steps that the previous record of `builds_of`
-    lacks, by fingerprint; it is None for the first record. `is_whole` says whether all steps of the build
+    it, or None for the published build. `changed` lists the steps whose fingerprints the previous record of
+    `builds_of` does not have; it is None for the first record. `is_whole` says whether all steps of the build
     still exist.
     """
 

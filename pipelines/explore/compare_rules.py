@@ -52,8 +52,9 @@ class Tally:
 
 @dataclass(frozen=True)
 class Pair:
-    """The numbers of documents that both or only one of two rule sets drop, over the sources that have the
-    columns of both.
+    """How many documents two rule sets drop: `both` counts those that both sets drop, `only_one` those that
+    only `one` drops, and `only_other` those that only `other` drops. Sources that lack a column of either set
+    are not counted.
     """
 
     one: str
@@ -116,7 +117,9 @@ class Comparison:
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        """All pairs of rule sets that were both applied to at least one source, by descending Jaccard index."""
+        """All pairs of rule sets that were applied to at least one common source, ordered by descending
+        Jaccard index.
+        """
         pairs = []
         for one, other in combinations(self.compared, 2):
             counts = [_pair(t, one, other) for t in self.tallies.values() if one in t.sets and other in t.sets]

@@ -1,6 +1,6 @@
-"""Inspect a published corpus: show the full history of one document, or samples of the documents that a rule
-dropped and the records that were set aside (quarantined) for a reason. All output is escaped, so that no
-document can control the terminal.
+"""Inspect a published corpus: show the full history of one document, or samples of the documents and records
+that a rule dropped or set aside in quarantine. All output is escaped, so that no document can control the
+terminal.
 """
 
 import difflib
@@ -64,7 +64,8 @@ def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
 
 def show_rule(corpus: Location, rule: str, samples: int, *, raw: bool) -> None:
     """Print up to `samples` documents that `rule` dropped, and the ids and sizes of up to `samples` records
-    that were set aside for the reason `rule`. Raises UserError if there are no such documents or records.
+    that were set aside for the reason `rule`. With `raw`, texts are printed as stored, not as edited. Raises
+    UserError if there are no such documents or records, or if `samples` is less than 1.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")
@@ -349,8 +350,9 @@ def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -
 
 
 def _show_text(page: Page, corpus: Corpus, part: Part, raw: bool, limits: tuple[int, int]) -> None:
-    """Print the beginning of the only document in `part`, up to `limits` (characters, lines). Without `raw`,
-    a text that edits have emptied is printed as it was before the step that emptied it.
+    """Print the beginning of the text of the only document in `part`, up to `limits` (characters, lines): the
+    stored text with `raw`, otherwise the edited text. If edits have emptied the text, print it as it was
+    before the step that emptied it.
     """
     name = "text" if raw else "edited_text"
     text = part.table((name,))[name][0].as_py()

@@ -55,10 +55,10 @@ Values = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class LanguageThresholds:
-    """Thresholds by language for `names`: the language score or rule sets. `rules` are filter rules as a
-    corpus file contains them. `documents` counts the documents with a language score in each language. `few`
-    lists the languages in which some column has fewer than `least` values, so that the `default` bounds
-    apply.
+    """Thresholds by language. `names` lists what they are for: `language_score` or rule sets. `rules` are
+    filter rules as a corpus file contains them. `documents` maps each language to the number of its documents
+    that have a language score. `few` lists the languages to which the `default` bounds apply, because some
+    column has fewer than `least` values in them.
     """
 
     corpus: Corpus
@@ -182,8 +182,8 @@ def _bounds(rule: Rule, method: Method, values: Values, language: str, reference
 
 
 def _by_deviations(bound: float, values: np.ndarray, reference: np.ndarray) -> float:
-    """Return the value that lies as many standard deviations from the mean of `values` as `bound` lies from
-    the mean of `reference`, or `bound` itself if all values of `reference` are equal.
+    """Return the value with the same z-score in `values` as `bound` has in `reference`, or `bound` itself if
+    all values of `reference` are equal.
     """
     spread = float(np.std(reference, dtype=np.float64))
     if spread == 0:

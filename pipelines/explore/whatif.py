@@ -110,9 +110,9 @@ class WhatIf:
         return sources is None or source in sources
 
     def run(self, *, full: bool) -> dict[str, Impact]:
-        """Return the impact on each source to which a changed filter applies, counted in all documents with
-        `full`, otherwise estimated from the published sample. Raises UserError if a filter reads a column
-        that no step of the corpus writes.
+        """Return the impact of the changed filters on each source to which one of them applies, keyed by
+        source. With `full`, the impact is counted over all documents; otherwise it is estimated from the
+        published sample. Raises UserError if a filter reads a column that no step of the corpus writes.
         """
         impacts = {source: _current_impact(self, source) for source in self.sources()}
         thresholds = self._thresholds(full=full)
@@ -184,8 +184,10 @@ class WhatIf:
 def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
     """Return the filters of a built corpus together with the same filters after `changes`. Each change is
     `STEP.RULE.FIELD=value`, `STEP.RULE.FIELD.KEY=value` or, to replace all rules of a step, `STEP=[rules]`.
-    Raises UserError if the corpus was built with other steps than `config` has or has no filter, if a change
-    is invalid, if the changes have no effect, or if a filter reads columns that newly kept documents lack.
+
+    Raises UserError if the steps of the corpus differ from those of `config`, if there is no filter, if a
+    change is invalid, if the changes have no effect, or if a filter reads columns that newly kept documents
+    lack.
     """
     corpus = open_corpus(config.place)
     if corpus.manifest.config["steps"] != without_places(plain_config(config))["steps"]:

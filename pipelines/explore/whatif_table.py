@@ -16,8 +16,8 @@ _EXCERPT = (400, 6)  # characters and lines of a sample
 
 
 def show_answer(question: WhatIf, impacts: Mapping[str, Impact], samples: int) -> None:
-    """Print the impacts, the rules of the changed filters as YAML and, for each source, up to `samples` newly
-    dropped and up to `samples` newly kept documents.
+    """Print the impacts, sample documents, and the new rules of the changed filters as YAML. For each source,
+    up to `samples` newly dropped and up to `samples` newly kept documents are shown.
     """
     console = wide_console()
     console.print(_sources(impacts))

@@ -65,9 +65,9 @@ def dataset_card(
 
 
 def _configurations(files: Sequence[ExportedFile]) -> dict[str, dict[str, str]]:
-    """Return the glob pattern of the files of each split, by configuration and split. The configuration
-    `default` covers all sources. If there are several, each source not named `default` also has a
-    configuration of its own.
+    """Return the glob pattern of each split's files, keyed by configuration and then by split. The
+    configuration `default` covers all sources. If there are several sources, each of them also has a
+    configuration of its own, unless it is named `default`.
     """
     found: dict[str, dict[str, str]] = {_ALL: {}}
     several = len({file.source for file in files}) > 1

@@ -35,8 +35,10 @@ def export_schema(
     corpus: Corpus, columns: Sequence[str], without: Sequence[str], where: str = "--columns"
 ) -> pa.Schema:
     """Return the schema of an export: EXPORT_SCHEMA without the columns in `without`, then `split` if any
-    source of the corpus comes with a split, then the annotations `columns`. Raises UserError for a column
-    that cannot be exported or left out.
+    source of the corpus comes with a split, then the annotations `columns`.
+
+    Raises UserError if one of `columns` cannot be exported (the message begins with `where`), or if one of
+    `without` cannot be left out.
     """
     for name in without:
         if name not in OPTIONAL_COLUMNS:
@@ -57,8 +59,8 @@ def scalar_columns(corpus: Corpus) -> pa.Schema:
 
 
 def chosen_columns(corpus: Corpus, names: Sequence[str], where: str) -> list[pa.Field]:
-    """Return the fields of the columns `names`, each once. Raises UserError, with a message that begins with
-    `where`, for a name that `scalar_columns` does not contain.
+    """Return the fields of the columns `names`, without duplicates. Raises UserError for a name that
+    `scalar_columns` does not contain; the message begins with `where`.
     """
     columns = scalar_columns(corpus)
     for name in names:

@@ -66,7 +66,7 @@ class LeftOut:
 
 def find_left_out(corpus: Corpus, sources: Sequence[str], schema: pa.Schema, without: Sequence[str]) -> LeftOut:
     """Return what an export of `sources` with the columns of `schema` leaves out, and how much personal data
-    pii steps replaced in it. `without` names the columns that the user excluded.
+    the pii steps replaced in the exported documents. `without` names the columns that the user excluded.
     """
     documents = {source: _documents(corpus, source) for source in sources}
     replaced = {source: _replaced(corpus, source, schema) for source in sources}

@@ -3,18 +3,20 @@ use by other software.
 
 An export is a directory or URL prefix with these files:
 
-- `data/`: the files of each source, `00000-SOURCE.parquet`, `.jsonl.gz` or `.tar`. They are numbered over the whole
-  export and written atomically, several at a time by workers. Columns: `id` (`source/path#record`), `text`, `source`,
-  `url`, `meta`, `split` if a source comes with one, and requested annotations. If a source comes with a split, each
-  file has documents of only one split, `00000-SOURCE.SPLIT.parquet`; documents without a split are in `train`. MDS
-  has a directory for each split instead, `train/00000-SOURCE.mds`, with an `index.json`.
+- `data/`: the files of each source, `00000-SOURCE.parquet`, `.jsonl.gz` or `.tar`, numbered consecutively across
+  sources. Workers write several files at a time, each atomically. Columns: `id` (`source/path#record`), `text`,
+  `source`, `url`, `meta`, `split` if any source of the corpus comes with a split, and requested annotations.
+  In a corpus with the column `split`, every file has documents of only one split and is named after it,
+  `00000-SOURCE.SPLIT.parquet`. Documents without a split are in the files of `train`; their `split` is null.
+- `train/`, `validation/` and `test/`, only with MDS, in place of `data/`: the files of each split,
+  `train/00000-SOURCE.mds`, and their `index.json`. Documents without a split are in `train/`.
 - `README.md`: a dataset card that lets `datasets.load_dataset` read the whole export, its splits and each source
   (with MDS, which `datasets` does not read, the card only describes the export).
-- `croissant.json`: a description for readers of Croissant. WebDataset and MDS have none, because their files are not
-  tables.
+- `croissant.json`: a description of the data set in the Croissant format. WebDataset and MDS have none, because
+  their files are not tables.
 - `export.json`, written last: the files with their checksums, and what was left out and why, as in README.md.
-- `unfinished.json`, present only until the export is complete: the request and the finished files, from which the
-  same command continues.
+- `unfinished.json`, present only until the export is complete: the request and the files finished so far. If the
+  export is interrupted, the same command continues from it.
 
 The same corpus gives the same bytes with any number of workers, even if the export is killed and continued.
 """
@@ -168,8 +170,8 @@ class _HashingSink(io.RawIOBase):
 
 @dataclass(frozen=True)
 class TextFile:
-    """One file to write, with the kept documents of some parts of a source or, if `by_split`, only those of
-    one split.
+    """A file to write, with the kept documents of `parts`, which all belong to `source`. If `by_split` is
+    set, only the documents of `split` are written.
     """
 
     number: int

@@ -17,9 +17,10 @@ from pipelines.stages import STAGES
 
 @cache
 def writers() -> dict[str, str]:
-    """Map each column, except `drop` and `edits`, to the first stage that writes it with default knobs. If no
-    stage does, map it to the first that does with one knob switched on, in the form `language with
-    paragraphs: true`. Stages whose columns depend on a knob without a default are left out.
+    """Return a mapping from each column, except `drop` and `edits`, to the first stage that writes it with
+    default knobs. A column that no stage writes by default is mapped to the first stage that writes it with
+    one knob switched on, in the form `language with paragraphs: true`. Stages whose columns depend on a knob
+    without a default are left out.
     """
     writer_of: dict[str, str] = {}
     for switched in (False, True):

@@ -78,10 +78,10 @@ class Forecast:
 
 @dataclass
 class _Rates:
-    """Rates learned from earlier builds. `stages` maps each stage to its rate; `read` has one rate per
-    format. `inputs` maps each source and each format to [bytes of text, bytes of input]. `workers` is from
-    the step that finished last (at `newest`), and `fixed` from the build that finished last (at
-    `last_build`).
+    """What was learned from earlier builds. `stages` maps each stage, and for `read` each format, to its
+    rate. `inputs` maps each source and each format to [bytes of text, bytes of input]. `newest` is the time
+    when the last step finished, and `workers` is the number of workers of that step. `last_build` is the time
+    when the last build finished, and `fixed` is the number of seconds that this build spent outside steps.
     """
 
     stages: dict[str, Rate] = field(default_factory=dict)
@@ -117,8 +117,8 @@ def forecast(plan: Plan, roots: Sequence[LocalPath]) -> Forecast:
 
 
 def _learn(rates: _Rates, root: Location, path: Location) -> None:
-    """Add a finished step to the rates. Ignore a step if its `run.json` records no peak memory or its files
-    are damaged.
+    """Add a finished step to the rates, unless its `run.json` records no peak memory or its files are
+    damaged.
     """
     try:
         manifest, run = load_step(root, path.parent.name), read_json(path)

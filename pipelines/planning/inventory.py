@@ -110,8 +110,9 @@ def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inv
 
 
 def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any]]) -> list[Any]:
-    """Return [size, version, checksum] of a file. Read the file only if neither a commit nor its source's
-    listing identifies its content and the cache has no checksum for its size and version.
+    """Return [size, version, checksum] of a file. If the file has a commit, or if its source sets `identity:
+    listing`, the commit or the listed version takes the place of the file's content. Otherwise, the file is
+    read unless the cache has a checksum for its size and version.
     """
     if file.commit is not None:
         return [file.size, file.commit, file.commit]

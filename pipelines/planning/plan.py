@@ -1,11 +1,11 @@
-"""Make the plan of a build: turn a configuration and the inventories of its sources into concrete steps. This
-is a pure function.
+"""Make the plan of a build: turn a configuration and the inventories of its sources into concrete steps.
 
 The fingerprint of a step covers the stage's name and version, its knobs, the versions and checksums that it
-declares, and its inputs. It does not depend on the number of workers, the output root or the log level. If a
-step is not reproducible, the fingerprints of the steps that read its files cover the checksums of these
-files. Until the step is published, those fingerprints are provisional, and nothing is ever published under
-them.
+declares, and its inputs. It does not depend on the number of workers, the output root or the log level.
+
+If a step is not reproducible, the steps that read its files have provisional fingerprints until it is
+published. Their final fingerprints also cover the checksums of these files. Nothing is ever published under a
+provisional fingerprint.
 """
 
 from collections.abc import Iterator, Mapping
@@ -110,9 +110,9 @@ def make_plan(
     poison: Poison | None = None,
     files: PublishedFiles | None = None,
 ) -> Plan:
-    """Return the plan for a corpus, given the inventories of its sources by name. `poison` maps (step name,
-    source) to the documents or records to withhold; `files` maps directories of steps that are not
-    reproducible to their published files.
+    """Return the plan of a build. `inventories` is keyed by source. `poison` maps (step name, source) to the
+    documents or records to withhold from that step. `files` holds the published files of steps that are not
+    reproducible, keyed by step directory.
 
     Raises ConfigError if the steps do not fit together.
     """

@@ -21,8 +21,8 @@ class Need(NamedTuple):
 
 
 def needs_of(config: CorpusConfig) -> Iterator[Need]:
-    """Yield the optional libraries that a corpus needs, each with the entry that needs it. URLs in the knobs
-    of stages are not considered.
+    """Yield the optional libraries that a corpus needs, each with the entry that needs it. A URL needs the
+    library of its scheme, but URLs in the knobs of stages are not checked.
     """
     yield from _of_url("output", config.output)
     for source in config.sources:

@@ -1,5 +1,7 @@
-"""Check, before anything runs, the columns that rules and `group_by` name: whether steps write them for the
-sources that need them, and for rules also whether they have a usable type and may be null.
+"""Check the columns that rules and `group_by` name, before anything runs. It is an error if no earlier step
+writes a rule's column for a source that the rule judges, or if a column has a type that the stage cannot use.
+Notices report `group_by` columns that are missing for some sources, and rules that do not say what happens to
+nulls.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

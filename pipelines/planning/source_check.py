@@ -163,8 +163,8 @@ def _sampled(entry: Entry, source: Source, limit: int) -> Iterator[TextRecord | 
 
 
 def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
-    """Sample the first records of a source, and return their counts. Raises SourceError if they show that the
-    source is misconfigured.
+    """Sample the records of a source and return their tally, as `sample_source` does. Raises SourceError if
+    so many of them would be set aside that the source is probably misconfigured.
     """
     tally = sample_source(source, files)
     if not tally.documents and (source.allow_empty or not tally.unexpected):
@@ -177,10 +177,12 @@ def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
 
 def check_counts(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> None:
-    """Raise SourceError if a source has no documents although `allow_empty` is false, or if too many of its
-    records were set aside. A source that is read only in part, or that may be empty and is, is not checked.
+    """Raise SourceError if the source has no documents, or if more of its records were set aside than
+    `max_quarantined` allows. A source with `sample` below 1 is not checked. A source with `allow_empty` may
+    have no documents.
 
-    `read` and `directory` are the manifest and the directory of its published read step.
+    `read` and `directory` are the manifest and the directory of the source's published read step. `files` are
+    the files of the source.
     """
     if source.sample < 1:
         return

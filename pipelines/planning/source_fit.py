@@ -1,11 +1,11 @@
-"""Check on a sample of documents whether the rules of a corpus file can judge a source.
+"""Check whether the rules of a corpus file suit a source, given a sample of its documents.
 
-Four conditions make a rule from the literature meaningless:
+In four cases, a rule from the literature is meaningless for a source:
 
-- Documents of one line have no lines to compare.
-- An upper bound on length may exclude most of a source's text.
-- In a script that does not separate words, a bound on words is a bound on letters.
-- HTML that is read as plain text adds words and lines of tags.
+- Its documents have a single line, so there are no lines to compare.
+- An upper bound on length excludes most of its text.
+- Its script does not separate words, so a bound on words is a bound on letters.
+- It is HTML read as plain text, so tags add words and lines.
 
 Notices never quote documents.
 """
@@ -258,7 +258,9 @@ def markup_notices(
 
 
 def fit_notices(source: str, tests: Sequence[Test], sample: Sample) -> Iterator[str]:
-    """Yield notices about the tests that are meaningless for a source, grouped by condition."""
+    """Yield notices about the tests that are meaningless for a source: first tests of lines, then of lengths,
+    then of words.
+    """
     yield from _line_notices(source, tests, sample)
     yield from _length_notices(source, tests, sample)
     yield from _word_notices(source, tests, sample)
@@ -317,11 +319,11 @@ def _word_notices(source: str, tests: Sequence[Test], sample: Sample) -> Iterato
 
 
 def unseparated_share(signals: pa.Table, judged: np.ndarray) -> float:
-    """Return a lower bound on the number of words in the judged documents that directly follow another word,
-    divided by the number of words in all documents. `judged` is a mask, bool [documents].
+    """Return a lower bound on the share of all words that are in judged documents and follow another word
+    with no separator in between. `judged` is a mask, bool [documents].
 
     If separators stood between all n words of a document, at least n - 1 of its characters would be outside
-    words. Each character short of n - 1 means one word without a separator before it.
+    words. Each character fewer than n - 1 means one word without a separator before it.
     """
     words = _column(signals, "word_count")
     outside = _column(signals, "n_chars") - words * np.nan_to_num(_column(signals, "mean_word_length"))
@@ -330,8 +332,10 @@ def unseparated_share(signals: pa.Table, judged: np.ndarray) -> float:
 
 
 def _judging(tests: Sequence[Test], sample: Sample, kind: str) -> Iterator[tuple[Test, pa.Table, pa.Table, np.ndarray]]:
-    """For each test of this kind whose columns the sample has, yield the test, the signals and the columns of
-    the documents that reach it, and a mask of those that it judges, bool [documents that reach it].
+    """Yield (test, signals, columns, judged) for each test of this kind whose columns the sample has.
+    `signals` and `columns` have a row for each document that reaches the test: its text was measured, and no
+    earlier step dropped it. `judged`, bool [rows], says which of these documents meet the `when` of the
+    test's rule.
     """
     names = {*sample.columns.column_names}
     for test in tests:

@@ -20,8 +20,8 @@ _SOME = 16  # characters in a label of the values by which a rule chooses its do
 
 
 def drops_chart(funnel: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> Markup:
-    """Draw the number of documents that each rule dropped, stacked by source. Only the rules that dropped
-    most have bars of their own.
+    """Draw the number of documents that each rule dropped, stacked by source. The rules that dropped the most
+    documents have bars of their own; the others share one.
     """
     by_rule: dict[str, dict[str, int]] = {}
     steps: dict[str, set[str]] = {}
@@ -119,9 +119,9 @@ def _mark_bounds(
     shaded: list[tuple[float, float]],
     bounds: list[Bound],
 ) -> None:
-    """Add the bounds of a rule to `bounds`, and to `shaded` the ranges of the axis in which it drops every
-    document of the source. On a side where the rule leaves a group unbounded, or if it has a `when`, nothing
-    is shaded.
+    """Add the bounds of a rule to `bounds`, and add the ranges of the axis in which the rule drops every
+    document of the source to `shaded`. Nothing is shaded if the rule has a `when`, or on a side where it
+    leaves a group unbounded.
     """
     some = shortened(", ".join(str(value) for values in test["when"].values() for value in values), _SOME)
     for end, sign in (("at_least", "≥"), ("at_most", "≤")):

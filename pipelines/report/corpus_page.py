@@ -114,9 +114,9 @@ def _constant(report: Mapping[str, Any]) -> list[str]:
 
 
 def rule_effects(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return one row per step and rule. `dropped` maps each source to which the rule applies to the number of
-    documents that the rule dropped. `keeps` is the condition under which a filter's rule keeps documents; it
-    is empty for other rules.
+    """Return one row per rule of each step, with `step`, `rule`, `keeps` and `dropped`. `dropped` contains
+    the number of documents that the rule dropped, keyed by source, for every source that the rule applies to.
+    `keeps` is the condition under which a filter's rule keeps documents; it is empty for other rules.
     """
     applies: dict[str, dict[str, int]] = {}
     for row in report["funnel"]:

@@ -17,12 +17,16 @@ TYPICAL = 3
 
 
 def topics_of(corpus: Corpus) -> list[dict[str, Any]]:
-    """Return an entry for each `topics` step: its label `step`, its `topics`, those with the most kept
-    documents first, and `without_topic`, the number of kept documents that it assigned to no topic.
+    """Return an entry for each `topics` step, with these fields:
+
+    - `step`: the label of the step
+    - `topics`: its topics, ordered by the number of kept documents, the largest first
+    - `without_topic`: the number of kept documents that the step assigned to no topic
 
     A topic has `name`, `words`, `documents` (the number of its kept documents), `sources` (that number for
-    each source), `subtopics` with `name`, `words` and `documents`, and `samples` in the form that
-    `read_samples` returns. Topics without a kept document are included.
+    each source), `subtopics` (each with `name`, `words` and `documents`) and `samples` (the kept documents
+    most similar to the topic, in the form that `read_samples` returns). Topics without a kept document are
+    included.
     """
     entries = []
     for step in (step for step in corpus.steps if step.stage == "topics"):

@@ -1,5 +1,5 @@
-"""Estimate what a corpus would be if its sources, of which only samples were read, were read in full: its
-documents, bytes and tokens, and how much each step would drop.
+"""Estimate from samples of a corpus's sources what the whole corpus would contain: its documents, bytes and
+tokens, and how much each step would drop.
 """
 
 import math
@@ -73,7 +73,8 @@ def estimate_whole(
 
 
 def _step_meanings(plan: Plan) -> dict[str, str]:
-    """Return the `meaning` of each configured step's figures by step name.
+    """Map each configured step to what its estimates mean for the whole corpus: ESTIMATE, AT_MOST or UNKNOWN
+    (see `estimate_whole`).
 
     A step is at least as uncertain as the steps whose columns it reads. Deduplication is the exception: it
     neither takes over nor passes on uncertainty.
@@ -175,9 +176,9 @@ def _totals(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _duplicates(plan: Plan, label: str, step: StepManifest, manifest: CorpusManifest) -> dict[str, Any]:
     """Return bounds on the documents that a deduplication step would drop from the whole. `at_least`, a lower
-    bound on their share, is the share dropped of the sampled documents that reach the step, or None if none
-    do. `pairs` estimates the number of pairs of duplicates in the whole, an upper bound on the documents
-    dropped. `share` is the smallest sampled share among the step's sources.
+    bound on their share, is the share of documents that the step dropped in the sample, or None if no sampled
+    document reached the step. `pairs`, an upper bound on their number, estimates the pairs of duplicates in
+    the whole. `share` is the smallest share that was sampled from any of the step's sources.
     """
     share = min(source.sample for source in plan.config.sources if source.name in plan.step(label).sources)
     sizes = {int(size): count for size, count in step.facts["cluster_sizes"].items()}

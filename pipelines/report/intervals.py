@@ -94,9 +94,9 @@ def skewness(total: float, squares: float, cubes: float, sampled: int) -> float:
 
 
 def add_intervals(intervals: Sequence[SampleEstimate]) -> SampleEstimate:
-    """Return the sum of independent estimates, with its interval. The squared distance from the sum to each end
-    of its interval is the sum of the squared distances from the estimates to the same ends of theirs, as
-    variances would be added (Zou, Huang and Zhang 2009, "A note on confidence interval estimation for a
+    """Return the sum of independent estimates, with its interval. The distance from the sum to its lower
+    bound is the square root of the sum of the squared distances from the estimates to their lower bounds;
+    likewise for the upper bounds (Zou, Huang and Zhang 2009, "A note on confidence interval estimation for a
     linear function of binomial proportions").
     """
     total = sum(each.estimate for each in intervals)

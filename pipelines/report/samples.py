@@ -24,9 +24,9 @@ def read_samples(corpus: Corpus, sampled: Sequence[Mapping[str, Any]]) -> list[d
     """Return the sampled documents for the report, in the given order. `sampled` lists them in the form of
     the funnel's fact `samples`.
 
-    `step` and `rule` say what dropped the sample, and are null if it was kept. `text_bytes` is the size of
-    the whole edited text. `kept_instead` is the printed id of the document in whose favour the sample was
-    dropped, or null if none is recorded.
+    In each result, `step` and `rule` say what dropped the sample, and are null if it was kept. `text_bytes`
+    is the size of the whole edited text. `kept_instead` is the printed id of the document in whose favour the
+    sample was dropped, or null if none is recorded.
     """
     texts: dict[str, tuple[str, int]] = {}
     winners: dict[str, bytes] = {}

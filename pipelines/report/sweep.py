@@ -24,9 +24,9 @@ _ROWS = 12  # thresholds in the printed table
 
 
 def sweep(corpus: Location, signal: str, side: str, output: Location) -> None:
-    """Print the share of each source's documents that a bound on `signal` would keep at several thresholds,
-    and write the chart to `output` as a self-contained HTML page. `side` is at_least or at_most. Raises
-    UserError if the corpus has no histogram of `signal`.
+    """Print what share of each source's documents a bound on `signal` would keep, at several thresholds.
+    Write a chart of the shares to `output`, as a self-contained HTML page. `side` is at_least or at_most.
+    Raises UserError if the corpus has no histogram of `signal`.
     """
     opened = open_corpus(corpus)
     facts = next(step for step in opened.steps if step.label == "funnel").manifest.facts["distributions"]

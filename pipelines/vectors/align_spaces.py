@@ -87,12 +87,12 @@ def align_spaces(
     refinements: int = 5,
     seed: int = 0,
 ) -> Alignment:
-    """Map `source` onto `target` with an orthogonal matrix fitted on pairs of words. About the share
-    `held_out` of the source words in `pairs` is used only to measure the map, but refinement may find a
-    held-out pair by itself.
+    """Map `source` onto `target` with an orthogonal matrix that is fitted to `pairs` of words and then
+    refined `refinements` times. A share of about `held_out` of the source words in `pairs` is kept out of the
+    fit and used to measure the map; refinement may still find these pairs by itself.
 
-    Raises UserError if the spaces differ in dimensions, if a word in a pair has no vector, or if fewer than
-    LEAST_PAIRS pairs are left for fitting or for measuring.
+    Raises UserError if the spaces differ in their number of dimensions, if a word in a pair has no vector, or
+    if fewer than LEAST_PAIRS pairs are left for fitting or for measuring.
     """
     if source.matrix.shape[1] != target.matrix.shape[1]:
         raise UserError(

@@ -28,8 +28,9 @@ class MovedWord:
 
 @dataclass(frozen=True)
 class Displacement:
-    """How far the words that two spaces share have moved. `words` are in the order of `new`; `distances`,
-    float32 [words], are their cosine distances after a rotation of `old` onto `new`.
+    """How far each word that two spaces share has moved. `words` are in the order of `new`. `distances`,
+    float32 [words], are the cosine distances between each word's vectors in the two spaces, after a rotation
+    of `old` onto `new`.
     """
 
     words: list[str]

@@ -1,7 +1,7 @@
-"""`vectors train`: train CBOW or skip-gram vectors of words (Mikolov et al. 2013, arXiv 1301.3781 and
-1310.4546) on the text of a corpus with fastText. Character n-grams are not used.
+"""`vectors train`: train CBOW or skip-gram word vectors (Mikolov et al. 2013, arXiv 1301.3781 and 1310.4546)
+on the text of a corpus with fastText. Character n-grams are not used.
 
-Each thread of fastText initialises a tenth of its matrix, so with fewer than ten threads the rest is
+In fastText, each thread initialises a tenth of the matrix, so with fewer than ten threads the rest is
 uninitialised memory. Therefore we draw the initial vectors of all words ourselves, from fastText's
 distribution U(-1/dim, 1/dim), and pass them to fastText as pretrained vectors. On one machine, a single
 thread then gives the same file for the same corpus, settings and library. Several threads race on the

@@ -1,4 +1,6 @@
-"""Word vectors as arrays: their files in word2vec's text format, nearest neighbours and analogies."""
+"""Word vectors as arrays: read and write them in word2vec's text format, find nearest neighbours and answer
+analogies.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence

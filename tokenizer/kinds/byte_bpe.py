@@ -39,13 +39,12 @@ def train_byte_bpe(
     """Train a byte-level BPE and return the content of its `tokenizer.json`, which depends only on the
     multiset of texts and the options. `texts` is read once.
 
-    Ids are assigned in order to the reserved tokens of `tokenizer.vocabulary.specials` (0 to 127), to the 256
-    bytes (ordered by the characters that represent them), and to one token per merge. A pair of tokens is
-    merged only if it occurs at least `min_frequency` times.
+    Ids 0 to 127 are the reserved tokens of `tokenizer.vocabulary.specials`. The 256 bytes follow, ordered by
+    the characters that represent them, and then one token per merge. A pair of tokens is merged only if it
+    occurs at least `min_frequency` times.
 
-    Raises ValueError for a `vocab_size` below 384 (`SMALLEST_VOCABULARY`), for a `min_frequency` below 1, for
-    texts with too few repeated pairs to fill the vocabulary, for an unknown `pattern`, and for a text with a
-    lone surrogate.
+    Raises ValueError for a `vocab_size` below 384 (`SMALLEST_VOCABULARY`), a `min_frequency` below 1, texts
+    with too few repeated pairs to fill the vocabulary, an unknown `pattern`, or a text with a lone surrogate.
     """
     why = f"{len(SPECIALS)} reserved tokens and 256 bytes come before the first merge"
     check_request(vocab_size, SMALLEST_VOCABULARY, why, 1, min_frequency)

@@ -60,8 +60,9 @@ def grow_byte_bpe(texts: Iterable[str], base: Definition, vocab_size: int, *, mi
 def _learn(
     texts: Iterable[str], base: Definition, numbers: Iterable[int], count: int, min_frequency: int
 ) -> list[tuple[str, str]]:
-    """Learn up to `count` merges on the texts, with each token of `base` written as one character, and return
-    them as pairs of strings of such characters. `numbers` are the ids of the ordinary tokens of `base`.
+    """Learn up to `count` merges on the texts, in which each token of `base` is first written as one
+    character. Return the merges as pairs of strings of these characters. `numbers` are the ids of the
+    ordinary tokens of `base`.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 

@@ -66,9 +66,10 @@ def train(
 
     `texts` may be read more than once, so it must not be an iterator. `vocab_size` must be None for
     `characters`, whose vocabulary follows from the texts, and may be None for `bytes`. `coverage`, the share
-    of characters that the vocabulary covers, is ignored for `bytes`, `byte_bpe` and `characters`. Raises
-    ValueError for an unknown kind, for any other option that the kind does not have, and where the kind's
-    training function does.
+    of characters that the vocabulary covers, is ignored for `bytes`, `byte_bpe` and `characters`.
+
+    Raises ValueError for an unknown kind, for an unsuitable `vocab_size`, and for an option other than
+    `coverage` that the kind does not have. Also raises the errors of the kind's training function.
     """
     if kind not in KINDS:
         raise ValueError(f"kind: got {kind!r}, allowed {', '.join(KINDS)}")

@@ -34,9 +34,10 @@ def train_word_bpe(
     """Train a BPE with an end-of-word mark and return the content of its `tokenizer.json`, which depends only
     on the multiset of texts and the options. `texts` is read twice, so it must not be an iterator.
 
-    The reserved tokens have the ids 0 to 127. The characters that `coverage` keeps (normalised) and the mark
-    follow, ordered by code point, and then one token per merge. White space is not kept: decoding writes one
-    space between words. Characters outside the vocabulary become `<unk>`.
+    The reserved tokens have the ids 0 to 127. They are followed by the characters in order of code point, and
+    then by one token per merge. The characters are the mark and those that `coverage` keeps, after
+    normalisation. Characters outside the vocabulary become `<unk>`. White space is not kept: decoding writes
+    one space between words.
 
     Raises ValueError for unsuitable options or texts, such as texts that do not fill `vocab_size`.
     """

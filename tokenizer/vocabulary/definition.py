@@ -1,8 +1,8 @@
-"""Read a `tokenizer.json`, and derive from it the copies that encode untrusted text.
+"""Read a `tokenizer.json`, and derive the copies of it that encode untrusted text.
 
-Hugging Face `tokenizers` and gigatoken turn a literal `<mask>` or `<|endoftext|>` in a text into the special
-token, and the setting `encode_special_tokens=True` is not saved in the file. The copies have no special added
-tokens, so both libraries encode such a string as plain characters.
+By default, Hugging Face `tokenizers` and gigatoken encode a literal `<mask>` or `<|endoftext|>` in a text as
+the special token. The setting `encode_special_tokens=True` of `tokenizers` prevents this, but is not saved in
+the file. The copies have no special added tokens, so both libraries encode such a string as plain characters.
 """
 
 import json
@@ -61,8 +61,8 @@ class Definition:
 
     @cached_property
     def roles(self) -> dict[str, int]:
-        """The ids of the special tokens, keyed by their roles in `tokenizer.vocabulary.specials`. A token
-        without a role is listed under its own name.
+        """The ids of the special tokens, keyed by role: BERT's `[CLS]` has the role `<cls>`, for example (see
+        `map_roles`). A token without a role is listed under its own name.
         """
         return map_roles(self.specials)
 

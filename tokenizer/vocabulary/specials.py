@@ -106,9 +106,9 @@ def required_tokens(names: Iterable[str]) -> frozenset[str]:
 
 
 def add_fallback_marks(roles: Mapping[str, int]) -> dict[str, int]:
-    """Return a copy of `roles` (from `map_roles`) in which a missing `<bos>` has the id of the first of
-    `<eos>`, `<cls>` and `<unk>` that exists, and a missing `<eos>` that of `<bos>`, `<sep>` or `<unk>`. If
-    none exists, the mark stays missing.
+    """Return a copy of `roles` (from `map_roles`) in which a missing `<bos>` or `<eos>` has the id of another
+    token: for `<bos>`, the first of `<eos>`, `<cls>` and `<unk>` that exists; for `<eos>`, the first of
+    `<bos>`, `<sep>` and `<unk>`. If none exists, the mark stays missing.
 
     `<unk>` is the last resort: the published tokenizer of GPT declares no other special token.
     """

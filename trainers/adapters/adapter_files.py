@@ -57,8 +57,8 @@ def base_fingerprint(network: Any, architecture: str) -> str:
 class StockHead:
     """The head of a task in the stock model that peft wraps.
 
-    `names` maps our names of the head's parameters to the stock names. `stacks` holds the prefix of the names
-    of parameters in the stacks of blocks, first in our model, then in the stock model. `task_type` is peft's
+    `names` maps our names of the head's parameters to the stock names. `stacks` holds two prefixes: what the
+    names of the stacks' parameters begin with in our model, and in the stock model. `task_type` is peft's
     name for the kind of task, or None if peft has none.
     """
 
@@ -77,8 +77,9 @@ class StockHead:
         return list(dict.fromkeys(found))
 
     def peft_names(self, own: Iterable[str]) -> dict[str, str]:
-        """Return peft's name in the stock model for each trained parameter. The keys are `own`, the names
-        that peft would give the method's parameters in our model, and our names of the head's parameters.
+        """Map the trained parameters to the names that peft gives them in the stock model. The result is
+        keyed by `own`, peft's names of the method's parameters in our model, and by our names of the head's
+        parameters.
         """
         ours, theirs = (f"{_PREFIX}{beginning}" for beginning in self.stacks)
         return {name: theirs + name.removeprefix(ours) for name in own} | {

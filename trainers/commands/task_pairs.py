@@ -1,4 +1,4 @@
-"""`pairs`: write the training examples of a task as pairs of texts, to be a source of a corpus."""
+"""`pairs`: write a task's training examples as pairs of texts, which a corpus can read as a source."""
 
 import argparse
 

@@ -20,22 +20,25 @@ EmbeddingSharing = Literal["gradient_disentangled", "shared"]
 class Traits:
     """The properties of an architecture that a configuration needs before the model is built.
 
-    `family` says which stacks it has; an objective lists the families that it can train. `positions` are the
-    position schemes that it supports, its default first. `has` lists the optional fields of `Model` that
-    apply to it. `decoder_start` is the special token that the decoder of a published encoder-decoder reads
-    first; `transformers` starts generation with it. `feed_forward` is the default inner size as a multiple of
-    the width; with `fixed_feed_forward` no other size is allowed. A `causal_only` architecture cannot attend
-    in both directions within a prefix. `token_types` says whether token types distinguish the second of two
-    texts from the first.
+    - `family`: which stacks it has; an objective lists the families that it can train
+    - `positions`: the position schemes that it supports, the default first
+    - `has`: the optional fields of `Model` that apply to it
+    - `decoder_start`: the special token that the decoder of a published encoder-decoder reads first;
+      `transformers` starts generation with it
+    - `feed_forward`: the default inner size, as a multiple of the width
+    - `fixed_feed_forward`: whether no other inner size is allowed
+    - `causal_only`: whether it cannot attend in both directions within a prefix
+    - `token_types`: whether token types distinguish the second of two texts from the first
+    - `permutes`: whether it is pretrained to predict tokens in a random order
+    - `bidirectional_lm`: whether it is pretrained as a forward and a backward language model
+    - `characters`: whether it reads characters instead of tokens, and counts positions in characters
+    - `decodes_neighbours`: whether it is pretrained with decoders that learn to write the sentences
+      before and after a sentence
+    - `window_objective`: the objective that can train it in windows of a row, where each window begins
+      with the state that the previous one left; None if no objective can
 
-    Three flags each mark a kind of pretraining. With `permutes`, tokens are predicted in a random order. With
-    `bidirectional_lm`, a forward and a backward language model are trained. With `decodes_neighbours`,
-    decoders learn to write the sentences before and after a sentence. An architecture with one of these flags
-    is pretrained only in this way, and an architecture without it never is.
-
-    `characters` says whether the model reads characters instead of tokens, and counts positions in
-    characters. `window_objective` is the objective with which the model can be trained in windows of a row,
-    each of which begins with the state that the previous window left; None if it cannot be.
+    An architecture with `permutes`, `bidirectional_lm` or `decodes_neighbours` is never pretrained in another
+    way.
     """
 
     family: Family
@@ -282,8 +285,8 @@ class Model:
         return self.position or self.traits.positions[0]
 
     def check(self) -> None:
-        """Validate ranges and the position scheme, and that fields of other architectures keep their
-        defaults.
+        """Validate ranges and combinations of fields. Fields that the architecture does not have must keep
+        their defaults.
         """
         for name in ("layers", "width", "heads", "positions", "relative_distance"):
             require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 or more")
@@ -421,8 +424,9 @@ def fill(model: Model, tokens: int) -> Model:
     """Return the model with default values in place of null fields. `tokens` is the number of tokens of the
     tokenizer.
 
-    Fields that the architecture lacks or the model does not use stay null, except `key_value_heads`. So do
-    `generator_layers` and `embedding_sharing`. Raises ConfigError if `vocab_size` is smaller than `tokens`.
+    Fields that the architecture lacks or the model does not use stay null, except `key_value_heads`.
+    `generator_layers` and `embedding_sharing` stay null too. Raises ConfigError if `vocab_size` is smaller
+    than `tokens`.
     """
     vocabulary = model.vocab_size or -(-tokens // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
     if vocabulary < tokens:

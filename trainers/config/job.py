@@ -219,20 +219,24 @@ class Init:
 
 @dataclass(frozen=True)
 class Execution:
-    """How a run is executed. Apart from rounding and the random draws of dropout, these settings do not change
-    what is computed, so they are not part of a run's identity.
+    """How a run is executed. Apart from rounding and the random draws of dropout, these settings do not
+    change what is computed, so they are not part of a run's identity.
 
-    `micro_batch` is the number of sequences per worker and backward pass; `auto` takes all of a worker's
-    share of the batch in one pass, or in as few passes as its memory allows. `threads` is the number of CPU
-    threads per worker; `auto` divides the cores of a machine among its workers, or takes `OMP_NUM_THREADS` if
-    that is set. `zero_stage` is DeepSpeed's ZeRO stage for several workers; a single worker uses DeepSpeed
-    only for offload or Muon. With `offload_optimizer` the fp32 weights and the optimizer state stay in CPU
-    memory, and the CPU updates them. With `activation_checkpointing` the backward pass recomputes every
-    block, which saves memory and makes a step a third slower. `compile` runs torch.compile on the blocks and
-    needs a C++ compiler. `loader_threads` is the number of threads that prepare the batches of the next steps
-    in the background; with 0, each batch is prepared when it is needed. `peak_tflops` is the peak throughput
-    of one worker's device, from which the log computes the model FLOPs utilisation; null looks it up in a
-    table of common GPUs.
+    - `micro_batch`: the number of sequences per worker and backward pass; `auto` takes all of a worker's
+      share of the batch in one pass, or in as few passes as its memory allows
+    - `threads`: the number of CPU threads per worker; `auto` divides the cores of a machine among its
+      workers, or takes `OMP_NUM_THREADS` if that is set
+    - `zero_stage`: DeepSpeed's ZeRO stage for several workers; a single worker uses DeepSpeed only for
+      offload or Muon
+    - `offload_optimizer`: keep the fp32 weights and the optimizer state in CPU memory, where the CPU
+      updates them
+    - `activation_checkpointing`: recompute every block in the backward pass, which saves memory and makes
+      a step a third slower
+    - `compile`: run torch.compile on the blocks, which needs a C++ compiler
+    - `loader_threads`: the number of threads that prepare the batches of the next steps in the background;
+      with 0, each batch is prepared when it is needed
+    - `peak_tflops`: the peak throughput of one worker's device, from which the log computes the model FLOPs
+      utilisation; null looks it up in a table of common GPUs
     """
 
     zero_stage: Literal[0, 1, 2, 3] = 2

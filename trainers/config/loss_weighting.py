@@ -26,8 +26,8 @@ class GroupDRO:
     written to `RUN/domain_weights.yaml`. Other runs can take this mean as `data.weights`. Before each step,
     both models read the batch without gradients, so a step takes about 5/3 of its usual time.
 
-    `reference` is the export of a run with the same tokenizer and objective. `reference_digest` is computed;
-    it identifies the checkpoint that was exported.
+    `reference` is the export of a run with the same tokenizer, objective and model family. `reference_digest`
+    is computed; it identifies the checkpoint that was exported.
     """
 
     reference: str

@@ -153,19 +153,19 @@ class Data:
 
 @dataclass(frozen=True)
 class Validation:
-    """When the validation loss is measured, and on how much text. It is measured at multiples of `every` from
-    step `from_step` on, and at the end. It covers `tokens` tokens of each source, spread evenly over the
-    source's validation split.
+    """When the validation loss is measured, and on how much text. It is measured at each step that is a
+    multiple of `every` and not before `from_step`, and after the last step. At least `tokens` tokens are
+    taken from each source, or all that it has, spread evenly over its validation split.
 
-    The rows are made like training rows, so `loss` and `bits_per_byte` compare runs with the same objective,
-    packing and sequence length. Both weight the sources by `data.weights`; `uniform_loss` weights all sources
-    equally.
+    The rows are made like training rows, so `loss` and `bits_per_byte` are comparable only between runs on
+    the same corpus with the same objective, packing and sequence length. Both weight the sources by
+    `data.weights`, so these must be the same too. `uniform_loss` weights all sources equally.
 
-    `document_bits_per_byte` also compares runs on the same corpus with different objectives, packings and
-    sequence lengths. The objectives must learn the likelihood of text: causal, fill_in_the_middle, prefix_lm,
-    or a mixture with one of these. Runs with other objectives lack the metric. It is measured on whole
-    documents in windows of 256 positions, or fewer if the model has fewer (`trainers.data.document_loss`).
-    `documents: false` omits this metric, which saves much of the time of a validation.
+    `document_bits_per_byte` is comparable between runs on the same corpus even if their objectives, packings
+    or sequence lengths differ. It is measured on whole documents, in windows of 256 positions, or fewer if
+    the model has fewer (`trainers.data.document_loss`). Only runs whose objective learns the likelihood of
+    text have this metric: causal, fill_in_the_middle, prefix_lm, or a mixture with one of these. `documents:
+    false` omits the metric, which saves much of the time of a validation.
     """
 
     every: int = 250
@@ -182,14 +182,16 @@ class Validation:
 
 @dataclass(frozen=True)
 class PeriodicEvaluation:
-    """Evaluations of checkpoints with `suite`, every `every` steps and after the last step
+    """Settings for evaluating checkpoints with `suite`: every `every` steps, and after the last step
     (docs/evaluation.md). A checkpoint is saved at each of these steps.
 
     A separate process evaluates the checkpoints while training goes on, with `threads` CPU threads and low
     priority. The results are in `RUN/evaluations`, in the log and in the report. If an evaluation takes
-    longer than `every` steps, some checkpoints are skipped. At its end, a run waits for the evaluation of its
-    last checkpoint. `data` is the directory of the tasks' files; null means `$GRISTMILL_TASKS`. `limit` and
-    `shots` mean the same as in `trainers evaluate`.
+    longer than `every` steps, some checkpoints are skipped. Before a run ends, it waits for the evaluation of
+    its last checkpoint.
+
+    `data` is the directory of the tasks' files; null means `$GRISTMILL_TASKS`. `limit` and `shots` mean the
+    same as in `trainers evaluate`.
     """
 
     suite: str

@@ -39,11 +39,13 @@ FIELD = "document_bits_per_byte"
 
 @dataclass(frozen=True)
 class DocumentData:
-    """The documents on which the metric is measured, cut into chunks. Chunk i comes from the source
-    `sources[source[i]]`: its tokens are `targets[i]`, predicted from `inputs[i]`. `text_bytes` [sources] is
-    the number of UTF-8 bytes of text in each source's documents.
+    """The documents on which bits per byte are measured, cut into chunks. `targets[i]` holds the tokens of
+    chunk i. They are predicted from `inputs[i]`, the previous chunk, which is empty for the first chunk of a
+    document. `source[i]` is the index of the chunk's source in `sources`, and `text_bytes` [sources] is the
+    number of UTF-8 bytes of text in each source's documents.
 
-    `mode` is the id of the token that precedes every input, or None.
+    `bidirectional` says whether a decoder attends to the input in both directions. `mode` is the id of the
+    token that precedes every input, or None.
     """
 
     sources: tuple[SourceStream, ...]
@@ -78,9 +80,9 @@ class DocumentData:
         return decoder_rows(pairs, rows, self.context, self.mode, self.bidirectional, False)
 
     def fields(self, sums: np.ndarray) -> dict[str, Any]:
-        """Return the fields to log: the metric over all documents, the window, and the metric of each source.
-        The rows of `sums`, float64 [2, sources], are the nats and the numbers of targets, summed over all
-        batches and ranks.
+        """Return the fields to log: the bits per byte of all documents, the window in positions, and the bits
+        per byte of each source. The rows of `sums`, float64 [2, sources], hold the nats and the number of
+        targets of each source, summed over all batches and ranks.
         """
         bits = sums[0] / math.log(2)
         each = {s.name: {FIELD: float(b / n)} for s, b, n in zip(self.sources, bits, self.text_bytes, strict=True)}

@@ -51,8 +51,8 @@ class Stream:
 
 
 def choose_sequences(count: int, share: float, key: str) -> np.ndarray:
-    """Choose sequences at random, seeded with `key`: a share `share` of `count` sequences, but at least one.
-    Returns their indices, int64, ascending. With the same `count` and `key`, a smaller share yields a subset
+    """Choose a random fraction `share` of `count` sequences, but at least one sequence, with the seed `key`.
+    Return their indices, int64, ascending. With the same `count` and `key`, a smaller share yields a subset
     of what a larger one yields.
     """
     generator = np.random.Generator(np.random.PCG64(xxhash.xxh3_64_intdigest(key.encode())))
@@ -102,8 +102,9 @@ class Samples:
 
 @dataclass(frozen=True)
 class DrawTotals:
-    """What the first samples of a run draw from each source, as arrays of shape [sources]. `capacity` is the
-    number of positions that the sequences have room for, `epochs` the number of epochs begun, and `requested`
+    """What the first samples of a run draw from each source, as arrays of shape [sources], int64 except
+    `requested`. `sequences` and `tokens` are the numbers drawn. `capacity` is the number of positions in
+    these sequences, with or without a token. `epochs` is the number of epochs begun. `requested`, float64, is
     the number of tokens that the mixture requests.
     """
 
@@ -116,9 +117,9 @@ class DrawTotals:
 
 @dataclass(frozen=True)
 class _State:
-    """The state of an order after `sample` samples: `sequences` drawn in this phase and `tokens` drawn in the
-    run, each [sources]. `begun` contains the totals at the start of the phase, as `Order._totals_at` returns
-    them.
+    """The state of an order after `sample` samples. `sequences` [sources] counts the sequences drawn from
+    each source in the current phase, and `tokens` [sources] the tokens drawn from it in the whole run.
+    `begun` holds the totals at the start of the phase, as `Order._totals_at` returns them.
     """
 
     sample: int
@@ -129,8 +130,9 @@ class _State:
 
 
 class MixtureExhausted(ValueError):
-    """Raised when a sample beyond the end of the mixture is requested. The mixture ends when all sources of a
-    stage have reached their caps, here after `samples` samples with `tokens` tokens in all.
+    """Raised if more samples are needed than the mixture has. The mixture ends when all sources of a stage
+    have reached their caps. `samples` is its number of samples, or -1 if that is not known, and `tokens` is
+    its number of tokens.
     """
 
     def __init__(self, samples: int, tokens: int) -> None:
@@ -142,9 +144,9 @@ class Order:
     """The samples of a run, in the order in which they are read. Sources of weight 0 are never drawn."""
 
     def __init__(self, phases: Sequence[OrderPhase], mixture: SourceMixture, seed: int, fingerprint: str) -> None:
-        """Create the order of a run with these consecutive phases, of which only the last has no `until`. The
-        streams of every phase must have the names in `mixture`, in the same order. `fingerprint` identifies
-        the corpus.
+        """Create the order of a run with these consecutive phases. Every phase except the last must have an
+        `until`, and the last must have none. The streams of every phase must have the names in `mixture`, in
+        the same order. `fingerprint` identifies the corpus.
         """
         assert all(mixture.names == tuple(stream.name for stream in phase.streams) for phase in phases)
         ends = [phase.until for phase in phases]

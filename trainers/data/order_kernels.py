@@ -129,8 +129,8 @@ def draw(
 
 @kernel(nogil=True)
 def _deadline(ends: np.ndarray, shares: np.ndarray, given: np.ndarray, part: int, source: int, tokens: float) -> float:
-    """Return after how many tokens of the whole run the mixture has requested `tokens` tokens from a source;
-    infinity if it never does. If that was before part `part` of the mixture, return the start of that part.
+    """Return the number of tokens of the whole run after which the mixture has requested `tokens` tokens from
+    a source, or infinity if it never does. The result is never below the start of part `part` of the mixture.
     """
     while part < len(ends) - 1 and tokens > given[part + 1, source]:
         part += 1
@@ -148,10 +148,10 @@ def _epoch_key(key: np.uint64, epoch: int) -> np.uint64:
 
 @kernel(nogil=True)
 def _shuffle(order: np.ndarray, key: np.uint64, epoch: int) -> None:
-    """Fill `order` with a keyed permutation of range(len(order)).
+    """Fill `order` with a permutation of range(len(order)) that `key` and `epoch` determine.
 
-    This is Algorithm P (Knuth, The Art of Computer Programming 2, 3.4.2) with SplitMix64 as generator. The
-    modulo bias is below 2^-52 for up to 2^12 elements.
+    This is Algorithm P (Knuth, The Art of Computer Programming 2, 3.4.2) with SplitMix64 as its generator.
+    The modulo bias is below 2^-52 for up to 2^12 elements.
     """
     epoch_key = _epoch_key(key, epoch)
     for index in range(len(order)):

@@ -251,11 +251,15 @@ class TrainingData:
         return self.packed_phases[self.order.phase_of(sample)]
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
-        """Return, for each source, what the run consumed from sample `since` up to, but not including, sample
-        `samples`. Tokens include the marks around documents.
+        """Return the totals of what the run read from each source, keyed by source name. They cover the
+        samples from `since` up to, but not including, `samples`:
 
-        `padding` counts the positions in these sequences that hold no token of the stream. `cropped`
-        estimates the number of tokens that packing left out of all sequences.
+        - `requested_tokens`: the number of tokens that the mixture requests
+        - `tokens`: the number of tokens read, including the marks around documents
+        - `sequences`: the number of sequences read
+        - `epochs`: the number of epochs read, including the fraction of the current one
+        - `padding`: the number of positions in these sequences without a token of the stream
+        - `cropped`: an estimate of the number of tokens that packing left out of all sequences
         """
         upto, before = self.order.totals(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested
@@ -409,7 +413,9 @@ def _spelled(corpus: TrainingCorpus) -> list[bytes]:
 
 
 def _word_marks(corpus: TrainingCorpus) -> np.ndarray:
-    """Return flags that say which tokens begin words and which end words, uint8 [vocabulary]."""
+    """Return the flags of `word_marks` for the tokens of the corpus's tokenizer, uint8 [vocabulary]. Raises
+    ConfigError if the tokens do not say where words begin.
+    """
     try:
         return _marks_of(str(verified_tokenizer(corpus)), corpus.tokenizer.xxh3_128)
     except ValueError as error:
@@ -446,8 +452,9 @@ def _tokens_read(source: SourceStream, data: Data) -> int:
 
 @dataclass(frozen=True)
 class ValidationData:
-    """Sequences spread evenly over each source's validation split. `weights` are the sources' weights in the
-    last stage of training; empty if the configuration gives a name, such as `uniform`, instead of weights.
+    """Sequences spread evenly over each source's validation split. `weights` are the sources' weights at the
+    end of training (`data.weights`); empty if the configuration gives a name, such as `uniform`, instead of
+    weights.
     """
 
     packed: PackedCorpus

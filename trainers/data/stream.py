@@ -44,7 +44,9 @@ class SourceStream:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens in one epoch, including the special tokens around documents."""
+        """The number of tokens in the stream, including the special tokens around documents and the tokens
+        that packing leaves out.
+        """
         return self.starts[-1]
 
     @property
@@ -116,9 +118,9 @@ class SourceStream:
         return replace(self, packing=Packing(shards))
 
     def paired(self, packing: str, length: int, exchanges: int, seed: int) -> "SourceStream":
-        """Return this source, cut into rows of sentence pairs with up to `length` tokens by `packing`, one of
-        `trainers.rows.sentence_pairs.PAIR_PACKINGS`. `exchanges` is the number of different ways of swapping
-        second parts between pairs.
+        """Return this source with its documents cut into rows of up to `length` tokens, each a pair of
+        sentences or segments. `packing` is one of `trainers.rows.sentence_pairs.PAIR_PACKINGS`. `exchanges`
+        is the number of different ways of swapping second parts between pairs.
         """
         shards = tuple(
             pair_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, exchanges, seed)

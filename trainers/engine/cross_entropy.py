@@ -14,8 +14,9 @@ _PIECE = 1 << 20  # logits per piece: 4 MB in fp32
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Map logits [n, vocabulary] and targets [n] to nats [n], fp32. The forward pass overwrites fp32 logits;
-    the backward pass overwrites logits of any dtype.
+    """Cross-entropy in nats (fp32 [n]) of logits [n, vocabulary] and targets [n]; 0 where the target is -100.
+
+    The forward pass overwrites fp32 logits; the backward pass overwrites logits of any dtype.
     """
 
     @staticmethod
@@ -81,8 +82,8 @@ def draw_tokens(logits: Any, draws: Any) -> Any:
 
 
 def _choose(shares: Any, draws: Any) -> Any:
-    """Draw an entry of each row of `shares` [n, k] with a probability proportional to its share, and return
-    its index, int64 [n].
+    """Return the index of an entry drawn from each row of `shares` [n, k], int64 [n]. The probability of an
+    entry is proportional to its share. `draws` [n] holds a uniform number in [0, 1) for each row.
     """
     limits = shares.double().cumsum(1)
     return (limits <= draws.double()[:, None] * limits[:, -1:]).sum(1)

@@ -72,10 +72,12 @@ def hard_exit(status: int) -> NoReturn:
 class Totals:
     """The results of a step or an evaluation over all workers.
 
-    `sums` are those of `loss_metrics.sums_by_source`. `loss` is weight x nats per target, summed over all
-    losses. `stops` is the number of workers that requested a stop. `decoded` counts the tokens that the
-    decoder of an encoder-decoder read, `read` all other tokens, and `updates` the optimizer updates of the
-    step; all three are 0 after an evaluation.
+    `sums` is the array that `loss_metrics.sums_by_source` describes. `loss` is weight x nats per target,
+    summed over all losses. `stops` is the number of workers that requested a stop.
+
+    `decoded` is the number of tokens that the decoder of an encoder-decoder was given, and `read` the number
+    of all other tokens. `updates` is the number of optimizer updates in the step. All three are 0 after an
+    evaluation.
     """
 
     sums: np.ndarray
@@ -240,8 +242,8 @@ class Engine:
         return np.array(self._sum(sums.flatten().tolist())).reshape(2, sources)
 
     def evaluate(self, batches: Iterable[Batch], sources: int) -> Totals:
-        """Return the totals over the batches of all workers. All workers must pass the same number of
-        batches.
+        """Evaluate the model on `batches`, and return the totals over all workers. All workers must pass the
+        same number of batches. `sources` is the number of sources.
         """
         self._workers.forward.eval()
         sums = no_sums(len(self.names), sources)
@@ -342,9 +344,9 @@ class Engine:
         }
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
-        """Set trained weights and optimizer state from full tensors as `state` yields them, at any ZeRO stage
-        and world size. `updates` is the number of optimizer updates made so far, not counting skipped
-        updates.
+        """Set the trained weights and the optimizer state. `state` maps each trained parameter's name to its
+        full tensors, as the method `state` yields them; the ZeRO stage and the world size may have changed
+        since. `updates` is the number of optimizer updates made so far, not counting skipped updates.
         """
         self.updates = updates
         self._workers.allocate(updates)

@@ -1,8 +1,8 @@
 """The forward pass, from a batch to its losses by name.
 
-A boolean mask over the segments of a row isolates its documents. `position_ids` alone isolate documents only
-in decoders with `attention_mask=None` and `use_cache=False`; elsewhere they silently have no effect on
-attention.
+With `isolation`, a boolean mask over the segments of a row keeps its documents from attending to each other.
+`position_ids` that restart at each document are not enough: in `transformers`, they isolate documents only in
+decoders with `attention_mask=None` and `use_cache=False`, and have no effect on attention elsewhere.
 """
 
 from collections.abc import Sequence
@@ -69,9 +69,9 @@ class Forward(torch.nn.Module):
         return self._pass(arrays).states
 
     def layers(self, **arrays: Any) -> dict[str, list[Any]]:
-        """Return, for each stack of the model, the list of its hidden states [rows, length, width]: those of
-        the embeddings, then of every layer. The key `encoder` holds the list of an encoder-decoder's encoder;
-        `decoder` holds that of its decoder or of any other model's only stack.
+        """Return, for each stack of the model, a list of hidden states [rows, length, width]: first those of
+        the embeddings, then those of each layer. An encoder-decoder has the keys `encoder` and `decoder`; any
+        other model has only `decoder`.
         """
         encoder, final = self._architecture.encoder_blocks, []
         with ExitStack() as recording:
@@ -87,8 +87,8 @@ class Forward(torch.nn.Module):
 
     def logits_at(self, at: Any, past: Past | None = None, **arrays: Any) -> Any:
         """Return the logits [n, vocabulary] at the positions `at` [n], given as indices into the flattened
-        targets of the batch `arrays` (see `tensors`). If `past` is given, the pass stores the states of the
-        tokens that it reads there.
+        targets of the batch `arrays` (see `tensors`). If `past` is given, store the states of the batch's
+        tokens in `past`.
         """
         made = self._pass(arrays, past)
         if past is not None:

@@ -35,8 +35,8 @@ class ForwardPass:
     """One pass through a `transformers` model, up to its output layer.
 
     `states` [rows, length, width] are the final states of the network; in an encoder-decoder, those of the
-    decoder. `layers` contains the states of all layers if a task head reads them. In a model with a
-    generator, `network` is the generator, and `discriminator` is the whole model.
+    decoder. `layers` contains the states of all layers if a task head reads them. `network` is the model or,
+    if `arrays` has `draws`, the model's generator; `discriminator` is then the whole model.
     """
 
     network: Any
@@ -49,9 +49,10 @@ class ForwardPass:
 
     @cached_property
     def outputs(self) -> tuple[Any, Any]:
-        """The logits [n, vocabulary] at n positions and, if the model is a generator with a discriminator,
-        the tokens drawn from them, int64 [n], otherwise None. The positions are `arrays["chosen"]` or,
-        without `chosen`, all. Computing the loss overwrites the logits.
+        """The logits [n, vocabulary] at n positions, and the tokens drawn from these logits, int64 [n].
+        Instead of the tokens, there is None unless the model is a generator with a discriminator. The
+        positions are `arrays["chosen"]`, or all of them if there is no `chosen`. Computing the loss
+        overwrites the logits.
         """
         # Only rows of sentences have `documents`, and the decoders of sentences read nothing else.
         decodes = self.architecture.neighbours is not None and "documents" in self.arrays
@@ -65,9 +66,9 @@ class ForwardPass:
 
     @cached_property
     def neighbours(self) -> tuple[Any, Any, Any]:
-        """The states [rows, length, width] of the decoder of the next sentence, those of the decoder of the
-        previous sentence, and whether the sentence at each position is followed by another of its document,
-        bool [rows, length].
+        """A tuple of three tensors: the states of the decoder that predicts the next sentence and of the
+        decoder that predicts the previous one, each [rows, length, width], and whether the sentence at each
+        position has a next sentence of the same document in its row, bool [rows, length].
         """
         arrays = self.arrays
         count = max(arrays["segment_range"][1], 0) + 1  # a batch may hold padding only
@@ -78,8 +79,9 @@ class ForwardPass:
 
     @cached_property
     def judged(self) -> tuple[Any, Any]:
-        """The discriminator's logits, fp32 [rows, length], that each token was replaced, and whether it
-        really was, bool [rows, length]. A drawn token that equals the original does not count as replaced.
+        """What the discriminator predicts and what it should predict: its logits that a token was replaced,
+        fp32 [rows, length], and whether each token was replaced, bool [rows, length]. A drawn token that
+        equals the original does not count as replaced.
         """
         import torch
 
@@ -103,8 +105,10 @@ class ForwardPass:
 
 @dataclass(frozen=True)
 class Loss:
-    """One loss. `targets` returns where a batch has targets: bool, of the shape of `Batch.targets` or [rows].
-    `nats` returns the loss of each target: fp32 of the same shape, 0 where there is no target.
+    """The cost of one kind of target, with its weight in the sum that a step minimises.
+
+    `targets` returns the mask of a batch's targets: bool, of the shape of `Batch.targets` or [rows]. `nats`
+    returns the cost of each target in nats: fp32 of the same shape, 0 where there is no target.
     """
 
     name: str
@@ -167,8 +171,9 @@ def _boundary_nats(made: ForwardPass) -> Any:
 
 
 def _backward_targets(batch: Batch) -> np.ndarray:
-    """Return whether each position follows one with a target: there, the backward model predicts the previous
-    token.
+    """Return the mask of the backward model's targets, bool [rows, length]: the positions at which it
+    predicts the previous token. A position has a backward target if the position before it has a forward
+    target in `batch.targets`.
     """
     there = np.zeros(batch.targets.shape, dtype=bool)
     there[:, 1:] = batch.targets[:, :-1] != IGNORED

@@ -26,9 +26,9 @@ class AveragedSGD(torch.optim.Optimizer):
     """SGD that averages its weights, starting with the first update after `begin_averaging`. Until then, the
     average equals the weights.
 
-    The result is the same as in the code of Merity et al. (2017), which replaces torch.optim.SGD with
-    torch.optim.ASGD (t0=0, lambd=0): the weights after the first averaged update are dropped from the average
-    as soon as there is a second averaged update.
+    The weights after the first averaged update count only until the second one, which replaces them in the
+    average. The code of Merity et al. (2017), which switches from torch.optim.SGD to torch.optim.ASGD (t0=0,
+    lambd=0), gives the same result.
 
     Before the first step, set the state of each tensor with `new_state`.
     """
@@ -96,7 +96,9 @@ def new_state(tensor: Any, keys: tuple[str, ...], updates: int) -> dict[str, Any
 
 
 def state_keys(parameter: Any, optimizer: Any) -> tuple[str, ...]:
-    """Return the names of the state tensors that the torch optimizer `optimizer` keeps for a parameter."""
+    """Return the names of the state tensors that the torch optimizer `optimizer` keeps for a parameter.
+    AdamW's step count is not among them.
+    """
     if isinstance(optimizer, AveragedSGD):
         return AVERAGE
     return MUON if getattr(parameter, "use_muon", False) else ADAM

@@ -70,9 +70,10 @@ class Partitions:
             yield from ((flat, group[0]) for flat, group in groups)
 
     def _whole_matrices(self) -> dict[int, tuple[int, int, bool]]:
-        """Return, by the id() of each parameter that Muon trains: its group, the offset of its momentum in
-        this worker's buffer (-1 if this worker has no copy), and whether this worker is the lowest-ranked one
-        with a copy.
+        """Return {id(parameter): (group, offset, is first)} for each parameter that Muon trains. `group` is
+        the index of its parameter group. `offset` is the offset of its momentum in this worker's buffer, or
+        -1 if this worker has no copy. `is first` says whether this worker has the lowest rank of those with a
+        copy.
         """
         found = {}
         for group, parameters in enumerate(self._zero.bit16_groups):
@@ -158,7 +159,9 @@ class Partitions:
             whole[place.start : place.start + place.numel] = part.detach()
 
     def gradient(self, parameter: Any) -> torch.Tensor:
-        """Return the full gradient of a trained parameter. Every worker must call this, and before the step."""
+        """Return the full gradient of a trained parameter. Every worker must call this, before the
+        optimizer's step.
+        """
         from deepspeed.utils import safe_get_full_grad
 
         found: torch.Tensor = safe_get_full_grad(parameter)

@@ -101,8 +101,9 @@ class SingleWorker:
             self._optimizer.state[master] = new_state(master, self.keys(parameter), updates)
 
     def read(self, wanted: Iterable[tuple[Any, str]]) -> Iterator[torch.Tensor]:
-        """Yield the fp32 tensor of each (trained parameter, key) of `wanted`: its weight if the key is
-        `weight`, otherwise the optimizer state of this name. These are the tensors in use, not copies.
+        """Yield the fp32 tensor for each (trained parameter, key) in `wanted`: the parameter's weight if the
+        key is `weight`, otherwise the parameter's optimizer state of that name. The tensors are those in use,
+        not copies.
         """
         return (self._tensor(parameter, key) for parameter, key in wanted)
 
@@ -112,7 +113,9 @@ class SingleWorker:
         return tensor
 
     def write(self, parameter: Any, key: str, value: torch.Tensor) -> None:
-        """Set a trained parameter's weight, if `key` is `weight`, or else its optimizer state named `key`."""
+        """Set a trained parameter's weight (if `key` is `weight`) or its optimizer state named `key` to
+        `value`.
+        """
         self._tensor(parameter, key).copy_(value)
         if key == "weight":
             parameter.data.copy_(value)

@@ -127,9 +127,9 @@ def _span(scores: Any, made: ForwardPass) -> Any:
 
 
 def _nats_within(scores: Any, group: Any, chosen: Any, known: Any) -> Any:
-    """Return the nats of the right score of each of n groups, by softmax over the group's scores: [n], 0
-    where `known`, bool [n], is false. `group` [m] is the group of each of the `scores` [m], and `chosen` [n]
-    the index of each group's right score in `scores`.
+    """Return the cross-entropy, in nats, of n groups of scores: for each group, minus the log-softmax of its
+    right score, [n], or 0 where `known`, bool [n], is false. `group` [m] holds the group of each of the
+    `scores` [m]. `chosen` [n] holds the index in `scores` of each group's right score.
     """
     lowest = scores.detach().new_full((len(chosen),), -torch.inf)
     largest = lowest.scatter_reduce(0, group, scores.detach(), "amax")

@@ -1,5 +1,5 @@
-"""A model and its optimizer under DeepSpeed ZeRO, for several workers, or for one with Muon or an offloaded
-optimizer.
+"""Train a model with DeepSpeed ZeRO. Used by runs with several workers, and by runs of a single worker with
+Muon or an offloaded optimizer.
 """
 
 import logging
@@ -184,8 +184,9 @@ def _optimizer(model: Any, config: Job) -> Any:
 
 
 def _settings(config: Job, micro_batch: int, accumulation: int, world: int) -> dict[str, Any]:
-    """Return DeepSpeed's configuration. At stage 0, `ZeroWorkers.update` clips gradients. With bf16, stage 1
-    runs as stage 2, because the optimizer that DeepSpeed 0.19.8 uses for stage 1 cannot skip steps.
+    """Return DeepSpeed's configuration. At ZeRO stage 0, DeepSpeed does not clip gradients;
+    `ZeroWorkers.update` does. With bf16, stage 2 replaces stage 1, because the optimizer that DeepSpeed
+    0.19.8 uses for stage 1 cannot skip steps.
     """
     half = config.precision == "bf16"
     zero: dict[str, Any] = {"stage": 2 if half and config.execution.zero_stage == 1 else config.execution.zero_stage}

@@ -94,12 +94,11 @@ def _published(directory: LocalPath) -> lineage.Corpus:
 
 
 def blame(run: LocalPath, step: int, warn: Callable[[str], None]) -> Blame:
-    """Return the documents that step `step` of a run read, worst first. Steps count from 1.
+    """Return the documents that step `step` of a run read, worst first: first the documents with a loss that
+    is not finite, then the others by decreasing excess (see `Blamed`). Steps count from 1.
 
     Losses are computed again, without dropout, with the newest intact checkpoint before the step; if there is
     none, with the first one after it; and if the run has no checkpoints, with the initial weights.
-
-    Documents with a loss that is not finite come first, then those with the largest excess.
 
     Raises UserError if the run does not pretrain a model, if it has no such step, if the corpus that the step
     read has since changed or been replaced, if all checkpoints are corrupt, or if the run began with the
@@ -144,8 +143,9 @@ def _means(losses: Sequence[Loss], sums: np.ndarray) -> dict[str, float]:
 
 
 def _excess(losses: Sequence[Loss], document: np.ndarray, finite: np.ndarray, total: np.ndarray) -> float:
-    """Return the excess of a document (see `Blamed`). The arrays [losses, 2] hold sums of nats and of
-    targets: of the document, of all documents whose nats are finite, and of all documents.
+    """Return the excess of a document (see `Blamed`). Each array, [losses, 2], holds the sum of nats and the
+    number of targets for each loss. `document` covers this document, `finite` all documents whose nats are
+    finite, and `total` all documents.
     """
     means, weights = finite[:, 0] / np.maximum(1, finite[:, 1]), np.array([loss.weight for loss in losses])
     scales = weights * (total[0, 1] / np.maximum(1, total[:, 1]))
@@ -167,9 +167,9 @@ def _model(run: LocalPath, config: Pretraining, start: checkpoint.Checkpoint | N
 def _sums(
     model: Any, config: Pretraining, data: TrainingData, step: int
 ) -> tuple[Sequence[Loss], dict[tuple[bytes, str], np.ndarray]]:
-    """Return the losses of a run and, for every document of a step, keyed by (id, source), its nats and
-    targets in each loss, float64 [losses, 2]. A target for a whole row is divided equally among its
-    documents.
+    """Return the losses of a run, and what each document in a step contributes to them, keyed by (id,
+    source): the document's nats and number of targets for each loss, float64 [losses, 2]. If a loss has one
+    target per row, the nats and the target are divided equally among the row's documents.
     """
     import torch
 

@@ -159,9 +159,9 @@ def _target_counts(data: "ValidationData") -> dict[str, Any]:
 
 
 def unigram_loss(known: Any, targets: Any) -> float:
-    """Return the loss, in nats per target, of a unigram model with add-one smoothing (Laplace). The model is
-    estimated from the targets counted in `known`, and its loss is measured on those counted in `targets`;
-    both are int64 [classes].
+    """Return the loss, in nats per target, of a unigram model with add-one (Laplace) smoothing. `known` and
+    `targets` are counts of each class, int64 [classes]: the model is estimated from `known`, and the loss is
+    measured on `targets`.
     """
     import numpy as np
 

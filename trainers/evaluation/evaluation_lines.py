@@ -41,7 +41,7 @@ def evaluation_lines(evaluation: Evaluation) -> list[str]:
 
 
 def seed_lines(scores: Sequence[SeedScore]) -> list[str]:
-    """Return an empty line and a table of scores over seeds, or no lines if there are no such scores."""
+    """Return an empty line and a table of means and deviations over seeds, or no lines if `scores` is empty."""
     if not scores:
         return []
     table: list[Sequence[str]] = [("over seeds", "runs", "mean", "deviation", "error of the mean", "models")]

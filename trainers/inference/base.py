@@ -64,13 +64,13 @@ def open_base(path: LocalPath, step: int | None = None) -> Base:
 
 
 def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tensors that a fine-tuning run starts from: {parameter name: fp32 tensor on the CPU}.
-    Parameters that the base lacks are left out; parameters that the run does not use may be included.
-    `record` describes the base, as `parent` in `run.json` does.
+    """Return the tensors that a fine-tuning run starts from: {parameter name: fp32 tensor on the CPU}. They
+    may include parameters that the run does not use. If the run has a task head, parameters that the base
+    lacks are left out. `record` describes the base, as `parent` in `run.json` does.
 
-    Raises UserError if the base's files are missing, have changed or lack a tensor that the run needs. Raises
-    ConfigError if the run's model does not fit the base's, or if the parameters of the base's method cannot
-    be merged into the weights.
+    Raises UserError if the base's files are missing or have changed, or if the base lacks a tensor of the
+    model of a run without a task head. Raises ConfigError if the run's model does not fit the base's, or if
+    the parameters of the base's method cannot be merged into the weights.
     """
     assert config.init is not None
     path = LocalPath(config.init.path)
@@ -100,8 +100,8 @@ def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any
 
 
 def check_model(config: Finetuning, corpus: TaskCorpus) -> None:
-    """Check that the model of a resolved run can be built: raise the errors that its base, its head or its
-    method would cause.
+    """Check that the model of a resolved fine-tuning run can be built and that the weights of its base can be
+    loaded. Raises the errors of `build_forward` and `base_weights`.
     """
     import torch
 
@@ -159,7 +159,9 @@ def _stock_head(config: Finetuning, network: Any) -> StockHead | None:
 
 
 def _weights_of_run(run: LocalPath, picked: checkpoint.Checkpoint) -> dict[str, Any]:
-    """Return the weights of a run at a checkpoint, with the parameters of its method merged into them."""
+    """Return a run's weights at a checkpoint, keyed by parameter name. Parameters that its fine-tuning method
+    added are merged into the weights of the base. Raises ConfigError if the method does not allow this.
+    """
     config, record = read_config(run), read_run(run)
     if not isinstance(config, Finetuning) or not config.method.freezes:
         return merge_embeddings(checkpoint.read_weights(picked))

@@ -33,8 +33,8 @@ class Sampler:
     depend on the other prompts of the batch.
 
     Only the `top_k` most probable tokens are kept (0: all), and their probabilities are rescaled to sum to 1.
-    Of these tokens, only the smallest set of the most probable whose probabilities sum to at least `top_p` is
-    kept (Holtzman et al., 2020; 1: all). `temperature` must be above 0.
+    These are cut further to the fewest most probable tokens whose probabilities sum to at least `top_p`
+    (Holtzman et al., 2020; 1: all). `temperature` must be above 0.
     """
 
     generators: Sequence[np.random.Generator]

@@ -124,8 +124,9 @@ def _suppressed(form: PromptFormat, sizes: Model, encoder: Encoder) -> list[int]
 
 
 def _prefix(model: Any, given: Any) -> dict[str, Any]:
-    """Return the cache of the prompt, computed with bidirectional attention, as an argument for the model's
-    `generate` method. The cache excludes the last token, from which generation starts.
+    """Return the key-value cache of the prompt, computed with bidirectional attention, as an argument for the
+    model's `generate` method; empty if the prompt has only one token. The cache excludes the last token, from
+    which generation starts.
     """
     import torch
 

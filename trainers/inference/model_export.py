@@ -1,11 +1,15 @@
 """Export a model in Hugging Face layout (config.json, safetensors and tokenizer files, which `AutoTokenizer`
-and an auto class can load), and load the model of an export or a run.
+and an auto class can load), and load the model of an export or a run. The auto class depends on the model:
 
-The auto class is `AutoModelForCausalLM` (for XLNet too), `...MaskedLM` or `...Seq2SeqLM`. For a model with a
-sentence head and for ELECTRA's discriminator it is `...PreTraining`, for CANINE and for DeBERTa's
-discriminator `AutoModel`. For tasks it is `...SequenceClassification`, `...TokenClassification`,
-`...QuestionAnswering` or `...MultipleChoice`. The generator of a discriminator is in `generator/` with its
-own tokenizer files.
+- `AutoModelForCausalLM`: decoders and XLNet.
+- `AutoModelForMaskedLM`: encoders, except those named here.
+- `AutoModelForSeq2SeqLM`: encoder-decoders.
+- `AutoModelForPreTraining`: models with a sentence head, and ELECTRA's discriminator.
+- `AutoModel`: CANINE and DeBERTa's discriminator.
+- `AutoModelForSequenceClassification`, `AutoModelForTokenClassification`, `AutoModelForQuestionAnswering`
+  or `AutoModelForMultipleChoice`: models with the head of a task.
+
+If a discriminator is exported, its generator is in `generator/`, with its own tokenizer files.
 
 `gristmill.json` in the same directory records which run, step, corpus and tokenizer the model comes from, and
 whether plain `transformers` can use it. A model that `transformers` cannot run is written in such a way that

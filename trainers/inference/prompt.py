@@ -1,5 +1,5 @@
-"""Encode a user's prompt in the form in which a model reads the inputs of its objective. A prompt may contain
-special tokens of the objective by name, such as `<mask>`.
+"""Encode a user's prompt in the input format of the model's objective. A prompt may contain special tokens of
+the objective by name, such as `<mask>`.
 """
 
 import re
@@ -43,9 +43,9 @@ def spaces_lead(encoder: Encoder) -> bool:
 
 
 def read_prompt(text: str, encoder: Encoder, names: Collection[str]) -> list[int]:
-    """Return the token ids of a text that may contain the special tokens `names`, written as in `<mask>`. If
-    `spaces_lead` is true of the encoder, a space before such a token is removed, except before the marks of
-    fill-in-the-middle.
+    """Return the token ids of a text in which special tokens may be written by name, such as `<mask>`. Only
+    `names` are read as special tokens. If `spaces_lead` is true of the encoder, a space before a special
+    token is removed, except before the marks of fill-in-the-middle.
     """
     known = [name for name in names if name in encoder.specials]
     pieces = re.split("(" + "|".join(re.escape(name) for name in known) + ")", text) if known else [text]

@@ -97,8 +97,8 @@ def _one_task(path: LocalPath, config: Job | None) -> Finetuning:
 
 
 def _fill_head(network: Any, weights: dict[str, Any]) -> None:
-    """Copy the task head from `weights`, including its output layer, which a new fine-tuning run would
-    initialise at random.
+    """Copy the parameters of the task head from `weights` to `network`, including those of the output layer,
+    which a new fine-tuning run would initialise at random.
     """
     import torch
 

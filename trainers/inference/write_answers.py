@@ -48,8 +48,9 @@ def write_answers(
 
 
 def target_nats(forward: Forward, task: TaskInputs, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """For the target of each text-to-text input, return its total loss in nats, float64 [n], and its number
-    of tokens, int64 [n]. Both include `<eos>`. `size` is the number of inputs per batch.
+    """Return, for each input, the loss of its target in nats, summed over tokens, float64 [n], and the
+    target's number of tokens, int64 [n]. Both include `<eos>`. The inputs must be text to text. `size` is the
+    number of inputs per batch.
     """
     forward.eval()
     nats, tokens = np.zeros(len(task)), np.zeros(len(task), np.int64)

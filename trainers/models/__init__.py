@@ -1,9 +1,9 @@
-"""Build models from the name of an architecture, its sizes and a seed, and relate them to the stock models of
+"""Build models from an architecture's name, its sizes and a seed, and relate them to the stock models of
 `transformers`.
 
-To add an architecture, define its `ARCHITECTURE` in a file in its folder (`Traits.folder`), and add a line
-with the name of the file to `trainers.config.architecture.ARCHITECTURES`. For fine-tuning, also add its
-module names to `trainers.adapters.shared.blocks.BLOCKS`.
+To add an architecture, add its traits to `trainers.config.architecture.ARCHITECTURES`, keyed by its name, and
+define `ARCHITECTURE` in a module of that name in the folder `Traits.folder`. For fine-tuning, also describe
+its blocks in `trainers.adapters.shared.blocks.BLOCKS`.
 """
 
 import importlib

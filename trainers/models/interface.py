@@ -75,7 +75,7 @@ class Carried:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The tensors that one stack reads.
+    """The tensors that an encoder or a decoder reads.
 
     - `ids` and `positions`, int64 [rows, length]: positions usually count from 0 in every document.
     - `mask`, bool [rows, 1, length, length]: which positions each position attends to. For architectures
@@ -86,12 +86,12 @@ class Inputs:
       also has a `decoder`; its columns are those of `order`.
     - `cross`, bool [rows, 1, target length, length]: which encoder positions each decoder position
       attends to.
-    - `past`: what earlier calls have read; this call adds to it. Ids and positions are then those of the
-      new positions only, and `mask` is [rows, 1, length, columns read before + length].
+    - `past`: what earlier calls have read; this call adds to it. `ids` and `positions` then hold only the
+      new positions, and `mask` is [rows, 1, length, columns read before + length].
     - `order`, int64 [rows, targets]: `Batch.factorization`.
     - `covered` and `read`: those of `Batch`.
-    - `carried`: the state of an architecture that carries one. Ids, positions and mask are then those of
-      one window of the rows. If `carried` has memories, `mask` is [rows, 1, length, memory length +
+    - `carried`: the state of an architecture that carries one. `ids`, `positions` and `mask` are then those
+      of one window of the rows. If `carried` has memories, `mask` is [rows, 1, length, memory length +
       length], with the columns of the memories first.
     """
 
@@ -149,7 +149,7 @@ class Architecture:
 
     - `configuration` makes the `transformers` configuration from sizes and special ids.
     - `sizes`, its inverse, returns a Model with the sizes of a published configuration. If a
-      transformer's configuration has several dropout rates, the Model has that of the hidden states.
+      transformer's configuration has several dropout rates, the Model takes the one for hidden states.
       Raises ConfigError for settings that a Model cannot express, except for those that
       `runs.published_model.check_configuration` compares.
     - `create`, given if the stock class of the family does not fit, makes the model from its
@@ -160,9 +160,8 @@ class Architecture:
     - `register` registers an architecture of our own with the auto classes.
     - `own_class` returns the class of a network whose layers are those of `transformers` but whose head
       is ours.
-    - `spell` tells a network that reads characters how its tokens are spelled. It is given the bytes that
-      each id stands for in a text, and the special tokens. Until then, id i stands for the character with
-      code point i.
+    - `spell` tells a network that reads characters how its tokens are spelled. It is given the bytes of
+      each id's text, and the special tokens. Until then, id i is spelled as the character with code point i.
     - `publish` changes a trained model, given the special ids, so that plain `transformers` computes the
       same results.
 
@@ -180,8 +179,9 @@ class Architecture:
       `logits` are of the token after it.
     - `sentence` maps states [rows, length, width] to the logits of the two classes of sentence pairs,
       [rows, 2].
-    - `boundary` maps the states before and after the spans of n tokens, [n, 2, width], and the tokens'
-      places in their spans, int64 [n], to logits [n, vocabulary].
+    - `boundary` predicts n tokens from the boundaries of their spans. It maps the states just before and
+      after each token's span, [n, 2, width], and the token's place in it, int64 [n], to logits
+      [n, vocabulary].
     - `neighbours` is given the vectors of the sentences before and after the sentence at each position,
       both [rows, length, width]. It returns the states [rows, length, width] of the decoders that write
       the next and the previous sentence; `logits` maps these states.
@@ -264,15 +264,15 @@ def special_ids(specials: dict[str, int]) -> dict[str, int | None]:
     """Return the ids of `<bos>`, `<eos>` and `<pad>`, keyed by their names in `transformers` configurations,
     with None for a token that the tokenizer lacks.
 
-    In many models, the embedding of the padding token is 0 and is not trained, so no other token may be
-    declared as padding.
+    Do not pass another token in place of a missing `<pad>`: in many models, the embedding of the padding
+    token is 0 and is not trained.
     """
     return {f"{name}_token_id": specials.get(f"<{name}>") for name in ("bos", "eos", "pad")}
 
 
 def bert_arguments(model: Model, specials: dict[str, int]) -> dict[str, Any]:
-    """Return the sizes of `model` and the special ids as arguments that the configurations of BERT and its
-    successors share.
+    """Return the keyword arguments that the configurations of BERT and its successors share, from the
+    settings of `model` and the ids of the special tokens.
     """
     return {
         "vocab_size": model.vocab_size,

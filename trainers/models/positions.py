@@ -29,9 +29,9 @@ def sinusoids(positions: int, width: int) -> Any:
 
 
 def fix_table(embedding: Any, first: int, table: Any, tokens: Any) -> None:
-    """Replace the weights of a position embedding with `table` [positions, width], which is not trained. Row
-    0 of `table` becomes row `first` of the embedding; the rows outside `table` are 0. Looked-up rows are cast
-    to the dtype of the token embedding `tokens`.
+    """Replace the weights of a position embedding with `table`, fp32 [positions, width], and exclude them
+    from training. Row 0 of `table` becomes row `first` of the embedding; rows of the embedding that `table`
+    does not cover become 0. The output of the embedding is cast to the dtype of the token embedding `tokens`.
     """
     weight = torch.zeros(embedding.num_embeddings, embedding.embedding_dim)
     weight[first : first + len(table)] = table

@@ -154,8 +154,8 @@ def rotate_documents(text: Ragged, drawn: np.ndarray) -> Ragged:
 
 
 def delete_tokens(text: Ragged, chosen: np.ndarray) -> Ragged:
-    """Return the text without the `chosen` tokens, bool [tokens]. A document that would become empty keeps
-    its first token.
+    """Return the text without the tokens marked in `chosen`, bool [tokens]. A document that would become
+    empty keeps its first token.
     """
     before = np.concatenate([[0], np.cumsum(~chosen)])
     empty = (before[text.offsets[1:]] == before[text.offsets[:-1]]) & (text.sizes > 0)
@@ -177,9 +177,9 @@ def infill_spans(
     rows: np.ndarray,
     free: np.ndarray,
 ) -> Ragged:
-    """Return the text with random spans of each document replaced with one `mask` each. The spans together
-    contain a share `share` of the document's tokens. Their lengths are drawn from a Poisson distribution with
-    mean `mean_span`; a span of length 0 inserts a mask.
+    """Return the text with random spans of each document replaced with one `mask` each. The spans of a
+    document contain about the fraction `share` of its tokens. Their lengths are drawn from a Poisson
+    distribution with mean `mean_span`; a span of length 0 inserts a mask.
 
     `offsets` [documents + 1] are those of the original documents, before other noise removed tokens, and
     `rows` [documents] is the row of each document. Together, the documents of row r become at most `free[r]`

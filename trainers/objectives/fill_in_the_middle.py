@@ -63,8 +63,9 @@ class FillInTheMiddle(PairObjective):
 
     @property
     def _reserved(self) -> int:
-        """The number of positions that packing reserves for cutting in each document: the mean number of
-        tokens that cutting adds to a document, cut or not, but no fewer than the marks of a cut document.
+        """The number of positions that packing reserves in each document for cutting it: the number of marks
+        of a cut document or, if larger, the mean number of tokens that cutting adds per document, counting 0
+        for documents that are not cut.
         """
         return max(len(_MARKS), math.ceil(self.rate * (len(_MARKS) + _MEAN_GROWTH)))
 

@@ -93,14 +93,15 @@ def choose_spans(
     rounding: np.ndarray,
     chosen: np.ndarray,
 ) -> None:
-    """Mark the spans of tokens to predict in `chosen`, bool [rows, length], which must come filled with
-    False. The ordinary tokens (those that are not special) of every document are divided into successive
-    contexts of `contexts` * n tokens, and n adjacent ordinary tokens of each context are marked.
+    """Mark the tokens to predict: set their places in `chosen`, bool [rows, length], to True. All of `chosen`
+    must be False before the call. The ordinary tokens (those that are not special) of every document are
+    divided into successive contexts of `contexts` * n tokens, and n adjacent ordinary tokens of each context
+    are marked.
 
     n is drawn anew for each context: P(n <= k) is `longer[k - 1]`, float64 [largest n - 1]. If a document
-    ends before a context is complete, one in `contexts` of the remaining tokens is marked; this number is
-    rounded up or down at random, so that its mean is exact. Nothing is marked in a document of one token.
-    `sizes`, `places` and `rounding` are uniform numbers, float64 [rows, length].
+    ends before a context is complete, n is the number of remaining tokens divided by `contexts`, rounded up
+    or down at random so that its mean is exact. Nothing is marked in a document of one token. `sizes`,
+    `places` and `rounding` are uniform random numbers, float64 [rows, length].
     """
     length = inputs.shape[1]
     own = np.empty(length, dtype=np.int64)

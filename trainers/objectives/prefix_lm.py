@@ -26,7 +26,8 @@ class PrefixLM(PairObjective):
     n tokens is its first k tokens, where k is drawn uniformly from 1 to n - 1, as in T5's code. With
     `target_share`, the second part is that share of the document, but at least one token and at most n - 1. A
     document of one token has no target. In a decoder, `bidirectional_prefix` lets the positions of the first
-    part see one another in both directions, and `loss_on_prefix` adds its tokens to the loss.
+    part see one another in both directions, and `loss_on_prefix` adds the tokens of the first part to the
+    loss.
     """
 
     kind: Literal["prefix_lm"] = "prefix_lm"

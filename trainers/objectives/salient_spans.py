@@ -36,8 +36,11 @@ class SalientSpans(PairObjective):
     removed. A document or sentence without spans stays whole. A document in which nothing was removed has no
     target and adds nothing to the loss. Removed spans without a token between them share a sentinel. A
     document has at most as many sentinels as the vocabulary (100 in vocabularies trained here); any further
-    spans stay. The papers read single sentences of Wikipedia that have a span, and a tagger finds the names.
-    Here the context is all of the document that is in the row, and patterns find the names.
+    spans stay.
+
+    Guu et al. (2020, REALM) and Roberts et al. (2020) read single sentences of Wikipedia that have a span,
+    and a tagger finds the names. Here the model reads all of the document that is in the row, and the names
+    are those that the `shards` step found.
     """
 
     types: tuple[SpanType, ...] = SPAN_TYPES
@@ -67,9 +70,9 @@ class SalientSpans(PairObjective):
         return self.unit == "sentences"
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the length of the longest possible target of a document. The removed tokens and their
-        sentinels take at most `tokens` + 1 positions, because at least one kept token lies between two runs
-        of removed tokens; `<eos>` takes one more.
+        """Return the length of the longest possible target of a document of `tokens` tokens. The removed
+        tokens and their sentinels take at most `tokens` + 1 positions, because at least one kept token lies
+        between two runs of removed tokens; `<eos>` takes one more.
         """
         return tokens + 2
 

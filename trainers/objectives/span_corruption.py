@@ -211,11 +211,13 @@ def amounts(tokens: int, rate: float, mean_span: float) -> tuple[int, int]:
 
 @kernel(nogil=True)
 def noise_spans(offsets: np.ndarray, drawn: np.ndarray, rate: float, mean_span: float) -> np.ndarray:
-    """Return which tokens of the documents are noise, bool [tokens]. `drawn` are uniform numbers, one per
-    token.
+    """Return which tokens are noise, bool [tokens]. Document i consists of the tokens from `offsets[i]` up to
+    `offsets[i + 1]`. `drawn` contains a uniform number for each token. `amounts` determines the numbers of
+    noise tokens and spans of a document.
 
-    Text and noise alternate. Both are cut at positions chosen by selection sampling (Knuth, The Art of
-    Computer Programming 2, 3.4.2, algorithm S), so that every way to cut is equally likely.
+    Text and noise alternate, beginning with text. Both are cut at positions chosen by selection sampling
+    (Knuth, The Art of Computer Programming 2, 3.4.2, algorithm S), so that every way to cut is equally
+    likely.
     """
     noise = np.zeros(len(drawn), dtype=np.bool_)
     for document in range(len(offsets) - 1):

@@ -1,4 +1,5 @@
-"""Recipes: functions that return the configuration of a pretraining run. `RECIPES` maps their names to them.
+"""Recipes: functions that return the configuration of a pretraining run. `RECIPES` maps the name of each
+recipe to its function.
 
 To add a recipe, write a function in one of the files in `_FILES`: every public function there is a recipe.
 """

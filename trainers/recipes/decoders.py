@@ -36,9 +36,10 @@ def gpt() -> Pretraining:
     """GPT (Radford et al., 2018, section 4.1): 116,534,784 parameters with its vocabulary of 40,000 merges.
 
     The budget of 1e11 tokens is 100 epochs of about 1e9 tokens from books. Batches contain 64 sequences of
-    512 tokens. Adam with a learning rate of 2.5e-4 after 2,000 warm-up steps, then cosine to 0; dropout 0.1;
-    weight decay 0.01 on all parameters except biases and gains. The only special token of the published
-    tokenizer is `<unk>`, which therefore separates documents. Computed in bf16.
+    512 tokens. The optimizer is Adam with weight decay of 0.01 on all parameters except biases and gains. The
+    learning rate peaks at 2.5e-4 after 2,000 warm-up steps and falls along a cosine to 0. Dropout is 0.1. The
+    only special token of the published tokenizer is `<unk>`, which therefore separates documents. Computation
+    is in bf16.
     """
     return Pretraining(
         name="gpt",
@@ -56,13 +57,14 @@ def gpt() -> Pretraining:
 
 
 def gpt2_small() -> Pretraining:
-    """GPT-2 small, 124,439,808 parameters, in batches of 512 sequences of 1,024 (Radford et al., 2019).
+    """GPT-2 small, 124,439,808 parameters, trained in bf16 in batches of 512 sequences of 1,024 tokens
+    (Radford et al., 2019).
 
     The paper gives neither a budget nor learning rates. The budget of 10 B tokens is our choice. The learning
     rate, schedule and optimizer are those of the GPT-3 model of this size (Brown et al., 2020, table 2.1 and
     appendix B): 6e-4, betas 0.9 and 0.95, weight decay 0.1, clipping at 1, warm-up over 375 M tokens, cosine
-    to a tenth. Computed in bf16. Position embeddings are initialised with a standard deviation of 0.02, like
-    token embeddings; the released code uses 0.01.
+    to a tenth. Position embeddings are initialised with a standard deviation of 0.02, like token embeddings;
+    the released code uses 0.01.
     """
     return Pretraining(
         name="gpt2_small",
@@ -191,11 +193,12 @@ def gpt3() -> Pretraining:
 
 def llama_1b() -> Pretraining:
     """A Llama of 1.1 B parameters, with the sizes and training settings of TinyLlama (Zhang et al., 2024,
-    section 2), but fewer tokens.
+    section 2), but trained on fewer tokens.
 
-    It has 1,100,048,384 parameters with TinyLlama's vocabulary of 32,000. Batches of 2 M tokens, AdamW at
-    4e-4 with betas 0.9 and 0.95, weight decay 0.1, clipping at 1, 2,000 warm-up steps, cosine to a tenth. The
-    budget is 22 B tokens, 20 per parameter (Hoffmann et al., 2022); TinyLlama was trained on 3 T tokens.
+    It has 1,100,048,384 parameters with TinyLlama's vocabulary of 32,000. It is trained with AdamW on batches
+    of 2 M tokens. The learning rate peaks at 4e-4 after 2,000 warm-up steps and falls along a cosine to a
+    tenth of the peak. Betas are 0.9 and 0.95, weight decay is 0.1, and gradients are clipped at 1. The budget
+    is 22 B tokens, 20 per parameter (Hoffmann et al., 2022); TinyLlama was trained on 3 T tokens.
     """
     return Pretraining(
         name="llama_1b",
@@ -222,9 +225,9 @@ def llama_1b() -> Pretraining:
 
 
 def llama_160m() -> Pretraining:
-    """A Llama with the depth, width, heads and feed-forward size of GPT-2 small; with a vocabulary of 32,000
-    it has 162,417,408 parameters. Otherwise `llama_1b`, with the batch size, optimizer and schedule of
-    `gpt2_small`, for 3.2 B tokens.
+    """A Llama with the depth, width, heads and feed-forward size of GPT-2 small: 162,417,408 parameters with
+    a vocabulary of 32,000. The batch size, optimizer and schedule are those of `gpt2_small`, and the budget
+    is 3.2 B tokens. All other settings are those of `llama_1b`.
     """
     large, small = llama_1b(), gpt2_small()
     return replace(

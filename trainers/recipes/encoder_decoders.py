@@ -17,12 +17,12 @@ from trainers.objectives.span_corruption import SpanCorruption
 def t5_base() -> Pretraining:
     """T5-base, 222,903,552 parameters: the baseline of Raffel et al. (2020, section 3.1).
 
-    2^19 steps of 128 sequences of 512 tokens; noise spans average 3 tokens and cover 15 % of the tokens;
-    dropout 0.1. Computed in bf16.
+    It is trained in bf16 for 2^19 steps of 128 sequences of 512 tokens, with dropout 0.1. Noise spans average
+    3 tokens and cover 15 % of the tokens.
 
-    Left out: AdaFactor. Its rate of 0.01 is relative to the root mean square of each tensor, is constant for
-    10,000 steps, and then falls with the inverse square root of the step. Here AdamW warms up to 1e-3 over
-    10,000 steps, and its rate then falls in the same way.
+    The authors use AdaFactor with a rate relative to the root mean square of each tensor: 0.01 for 10,000
+    steps, after which it falls with the inverse square root of the step. Here the rate of AdamW warms up to
+    1e-3 over 10,000 steps and then falls in the same way.
     """
     return Pretraining(
         name="t5_base",
@@ -83,11 +83,12 @@ def t5_v1_1_base() -> Pretraining:
 
 
 def byt5_small() -> Pretraining:
-    """ByT5-small, 299,637,760 parameters (Xue et al., 2022, sections 3.1 and 3.2): `t5_v1_1_base` over bytes,
-    with 12 layers in the encoder and 4 in the decoder, of width 1,472.
+    """ByT5-small, 299,637,760 parameters (Xue et al., 2022, sections 3.1 and 3.2): `t5_v1_1_base` trained on
+    bytes, with 12 encoder layers, 4 decoder layers, width 1,472 and inner size 3,584.
 
-    1,000,000 steps of 1,024 sequences of 1,024 tokens; noise spans average 20 bytes. The parameter count is
-    for a vocabulary of 384, the size of the tokenizer `bytes`: 256 bytes and 128 special tokens.
+    It is trained for 1,000,000 steps of 1,024 sequences of 1,024 tokens. Noise spans average 20 bytes. The
+    parameter count is for a vocabulary of 384, the size of the tokenizer `bytes`: 256 bytes and 128 special
+    tokens.
     """
     base = t5_v1_1_base()
     return replace(
@@ -221,8 +222,8 @@ def tiny_pegasus() -> Pretraining:
     """A T5 of toy size with the objective of PEGASUS: `tiny_t5` with `gap_sentences`, in rows of 256 tokens
     that are cut between sentences.
 
-    On the demo corpus, 19 % of these rows contain no document with two sentences, and so have no target; of
-    rows of 128 tokens, 37 %.
+    On the demo corpus, 19 % of these rows contain no document with two sentences, and so have no target. With
+    rows of 128 tokens, this share would be 37 %.
     """
     base = tiny_t5()
     return replace(

@@ -19,14 +19,15 @@ def bert_base() -> Pretraining:
     """BERT-base (Devlin et al., 2019, appendix A.2), 110,106,428 parameters with its heads for masked tokens
     and pairs.
 
-    1,000,000 steps of 256 pairs from 10 copies of the data, each with its own masks and pairings; pairs have
-    128 tokens up to step 900,000, then 512. Adam at 1e-4 after 10,000 warm-up steps, linear to 0, betas 0.9
-    and 0.999, weight decay 0.01, dropout 0.1. Epsilon 1e-6, clipping at 1 and weight decay of embeddings are
-    from the authors' code. Computed in bf16.
+    It is trained in bf16 for 1,000,000 steps of 256 pairs, which have 128 tokens up to step 900,000 and then
+    512. The pairs are from 10 copies of the data, each with its own masks and pairings. Adam's learning rate
+    rises to 1e-4 over 10,000 steps and then falls linearly to 0. Betas are 0.9 and 0.999, weight decay is
+    0.01 and dropout 0.1. Epsilon 1e-6, clipping at 1 and the weight decay of embeddings are from the authors'
+    code.
 
-    Left out: the 10 % of rows that are short on purpose (`short_seq_prob`); Adam without bias correction,
-    which makes larger updates in the first warm-up steps; and the truncation of initial weights at two
-    standard deviations (here they are normally distributed).
+    Three details of the authors' training are left out: the 10 % of rows that are short on purpose
+    (`short_seq_prob`); Adam without bias correction, which makes larger updates in the first warm-up steps;
+    and the truncation of initial weights at two standard deviations (here they are normally distributed).
     """
     return Pretraining(
         name="bert_base",
@@ -60,11 +61,11 @@ def bert_large() -> Pretraining:
 
 def roberta_base() -> Pretraining:
     """RoBERTa-base, 124,697,433 parameters (Liu et al., 2019, section 5 and table 9): `bert_base` without
-    sentence pairs, with dynamic masks. Rows are filled with full sentences, across documents, and the
-    documents of a row attend to one another.
+    sentence pairs, with dynamic masks. Each row is filled with whole sentences, from several documents if
+    needed, and the documents of a row attend to one another.
 
-    500,000 steps of 8,192 sequences of 512 at 6e-4 after 24,000 warm-up steps, betas 0.9 and 0.98, no
-    clipping.
+    It is trained for 500,000 steps of 8,192 sequences of 512 tokens. The learning rate peaks at 6e-4 after
+    24,000 warm-up steps, betas are 0.9 and 0.98, and gradients are not clipped.
     """
     bert = bert_base()
     return replace(
@@ -99,8 +100,9 @@ def spanbert_large() -> Pretraining:
     tokens and span boundaries: `bert_large` with a cased vocabulary, on single texts, with masked spans and
     the span boundary objective.
 
-    2,400,000 steps of 256 sequences of 512 at 1e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and
-    0.999, epsilon 1e-8, weight decay 0.1, dropout 0.1. A text gets a new mask each time it is read.
+    It is trained for 2,400,000 steps of 256 sequences of 512 tokens. The learning rate peaks at 1e-4 after
+    10,000 warm-up steps and then falls linearly to 0. Betas are 0.9 and 0.999, epsilon is 1e-8, and weight
+    decay and dropout are 0.1. A text gets a new mask each time it is read.
     """
     bert = bert_large()
     return replace(
@@ -119,9 +121,9 @@ def deberta_v2_xlarge() -> Pretraining:
     887,871,588 parameters with the head for masked tokens and the position table of its enhanced mask
     decoder; 884,593,152 without these, as published.
 
-    1,000,000 steps of 2,048 sequences of 512 at 1.5e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and
-    0.999, epsilon 1e-6, weight decay 0.01, dropout 0.1, clipping at 1; spans of up to three words are masked.
-    Computed in bf16.
+    Trained for 1,000,000 steps of 2,048 sequences of 512 tokens, in bf16. The learning rate peaks at 1.5e-4
+    after 10,000 warm-up steps and falls linearly to 0. Betas are 0.9 and 0.999, epsilon is 1e-6, weight decay
+    is 0.01, dropout is 0.1, and gradients are clipped at 1. Spans of up to three words are masked.
     """
     bert = bert_base()
     return replace(
@@ -157,8 +159,8 @@ def deberta_base() -> Pretraining:
 
 
 def deberta_large() -> Pretraining:
-    """DeBERTa-large, 406,789,209 parameters (405,163,008 without the head for masked tokens and the position
-    table, as published): `deberta_base` with 24 layers of width 1,024.
+    """DeBERTa-large: `deberta_base` with 24 layers of width 1,024 and 16 heads. It has 406,789,209 parameters
+    with the head for masked tokens and the position table; 405,163,008 without these, as published.
     """
     base = deberta_base()
     return replace(base, name="deberta_large", model=replace(base.model, layers=24, width=1024, heads=16))
@@ -169,12 +171,12 @@ def deberta_v3_base() -> Pretraining:
     with its head (183,831,552 without the head, as published) and a generator of half its depth, with
     gradient-disentangled embedding sharing.
 
-    500,000 steps of 8,192 sequences of 512 at 6e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and
-    0.98, epsilon 1e-6, weight decay 0.01, dropout 0.1, clipping at 1. In the generator's input, every chosen
-    token is masked. Computed in bf16.
+    It is trained in bf16 for 500,000 steps of 8,192 sequences of 512 tokens. The learning rate rises to 6e-4
+    over 10,000 steps, then falls linearly to 0. Betas are 0.9 and 0.98, epsilon is 1e-6, weight decay is
+    0.01, dropout is 0.1, and gradients are clipped at 1. In the generator's input, every chosen token is
+    masked.
 
-    Left out: the separate update of the generator, which the authors make before its tokens reach the
-    discriminator; here one step updates both.
+    The authors update the generator before its tokens reach the discriminator; here one step updates both.
     """
     xlarge = deberta_v2_xlarge()
     sizes = {
@@ -200,8 +202,9 @@ def xlnet_large() -> Pretraining:
     """XLNet-Large (Yang et al., 2019, section 3.1 and appendix A.4.1): 360,300,800 parameters with its output
     layer.
 
-    500,000 steps of 8,192 sequences of 512 at 4e-4 after 40,000 warm-up steps, linear to 0; epsilon 1e-6,
-    weight decay 0.01, dropout 0.1. One in six tokens is predicted, in spans of up to five. Computed in bf16.
+    It is trained in bf16 for 500,000 steps of 8,192 sequences of 512 tokens. The learning rate peaks at 4e-4
+    after 40,000 warm-up steps and then falls linearly to 0. Epsilon is 1e-6, weight decay 0.01 and dropout
+    0.1. One in six tokens is predicted, in spans of up to five.
 
     Left out: recurrence from one window of text to the next (for this, set `data.bptt=512` and longer rows);
     pairs of segments in one input; and separate orders for each half of a row.
@@ -243,11 +246,12 @@ def albert_base() -> Pretraining:
     """ALBERT-base (Lan et al., 2020, tables 1 and 4): 11,813,810 parameters with its heads for masked tokens
     and sentence order. All 12 layers share their parameters, and embeddings have width 128.
 
-    125,000 steps of 4,096 pairs of 512 tokens (section 4.1) at 6e-4 after 3,125 warm-up steps, linear to 0;
-    weight decay 0.01, epsilon 1e-6 and clipping at 1 are from the authors' code. Computed in bf16.
+    It is trained in bf16 for 125,000 steps of 4,096 pairs of 512 tokens (section 4.1). The learning rate
+    rises to 6e-4 over 3,125 steps and then falls linearly to 0. Weight decay 0.01, epsilon 1e-6 and clipping
+    at 1 are from the authors' code.
 
-    Left out: LAMB at 1.76e-3 (here AdamW at RoBERTa-base's rate of 6e-4); masked n-grams of up to three words
-    (here single words); and the 10 % of rows that are short on purpose.
+    Left out: LAMB at 1.76e-3 (here AdamW at RoBERTa-base's learning rate); masked n-grams of up to three
+    words (here single words); and the 10 % of rows that are short on purpose.
     """
     bert = bert_base()
     model = Model(
@@ -324,13 +328,14 @@ def electra_small() -> Pretraining:
     """ELECTRA-small (Clark et al., 2020, table 6): a discriminator of 13,549,057 parameters and a generator
     of a quarter of its width, which share embeddings of width 128.
 
-    1,000,000 steps of 128 sequences of 128 tokens at 5e-4 after 10,000 warm-up steps, linear to 0, betas 0.9
-    and 0.999, epsilon 1e-6, weight decay 0.01 (also of embeddings), dropout 0.1, clipping at 1 (from the
-    authors' code). The generator replaces 15 % of the tokens. Computed in bf16.
+    Trained for 1,000,000 steps of 128 sequences of 128 tokens, in bf16. The learning rate peaks at 5e-4 after
+    10,000 warm-up steps and falls linearly to 0. Betas are 0.9 and 0.999, epsilon is 1e-6, weight decay is
+    0.01 (also for embeddings), and dropout is 0.1. Gradients are clipped at 1, as in the authors' code. The
+    generator replaces 15 % of the tokens.
 
-    Left out: Adam without bias correction, the two segments into which the authors' code divides a row, and
-    the 5 % of rows that are short on purpose. Rows here are also filled across documents, which do not attend
-    to one another.
+    Unlike the authors' code, this recipe uses Adam with bias correction, does not divide rows into two
+    segments, and shortens none of them (the authors shorten 5 %). Rows are also filled across documents,
+    which do not attend to one another.
     """
     return Pretraining(
         name="electra_small",
@@ -354,10 +359,10 @@ def electra_small() -> Pretraining:
 
 
 def electra_base() -> Pretraining:
-    """ELECTRA-base (Clark et al., 2020, table 6): `electra_small` with a discriminator of 109,483,009
-    parameters, the size of BERT-base, a generator of a third of its width, and embeddings of width 768.
+    """ELECTRA-base (Clark et al., 2020, table 6): `electra_small` with a discriminator as large as BERT-base
+    (109,483,009 parameters), a generator of a third of its width, and embeddings of width 768.
 
-    766,000 steps of 256 sequences of 512, learning rate 2e-4.
+    Trained for 766,000 steps of 256 sequences of 512 tokens, with a learning rate of 2e-4.
     """
     small = electra_small()
     return replace(
@@ -372,11 +377,11 @@ def electra_base() -> Pretraining:
 
 
 def electra_large() -> Pretraining:
-    """ELECTRA-large (Clark et al., 2020, section 3.4 and table 6): `electra_base` with a discriminator of
-    335,142,913 parameters, the size of BERT-large, a generator of a quarter of its width, and embeddings of
+    """ELECTRA-large (Clark et al., 2020, section 3.4 and table 6): `electra_base` with a discriminator the
+    size of BERT-large (335,142,913 parameters), a generator of a quarter of its width, and embeddings of
     width 1,024.
 
-    1,750,000 steps of 2,048 sequences; the generator replaces 25 % of the tokens.
+    Trained for 1,750,000 steps of 2,048 sequences. The generator replaces 25 % of the tokens.
     """
     base = electra_base()
     return replace(

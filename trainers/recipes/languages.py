@@ -31,9 +31,9 @@ def xlmr_base() -> Pretraining:
     """XLM-R base, for 100 languages (Conneau et al., 2020, section 3.1): `roberta_base` with a vocabulary of
     250,002; 278,295,186 parameters (the paper gives 270 M).
 
-    1,500,000 steps of 8,192 sequences. Each language is a domain of the corpus, sampled in proportion to its
-    number of tokens to the power of 0.3. The paper gives neither learning rate nor warm-up: they are those of
-    `roberta_base`.
+    Trained for 1,500,000 steps of 8,192 sequences. Each language is a domain of the corpus, sampled in
+    proportion to its number of tokens to the power of 0.3. All other settings are those of `roberta_base`,
+    including the learning rate and the warm-up, which the paper does not give.
     """
     roberta = roberta_base()
     return replace(
@@ -49,8 +49,8 @@ def camembert_base() -> Pretraining:
     """CamemBERT-base, for French (Martin et al., 2020, section 4): `roberta_base` with a vocabulary of 32,005
     and whole-word masking; 110,655,493 parameters.
 
-    100,000 steps of 8,192 sequences of 512 at 7e-4 after 10,000 warm-up steps, linear to 0, betas 0.9 and
-    0.98. Weight decay, epsilon and clipping are those of `roberta_base`.
+    Trained for 100,000 steps of 8,192 sequences of 512 tokens. The learning rate peaks at 7e-4 after 10,000
+    warm-up steps and falls linearly to 0. All other settings are those of `roberta_base`.
     """
     roberta = roberta_base()
     return replace(
@@ -101,9 +101,9 @@ def bertweet_base() -> Pretraining:
     """BERTweet-base, for English tweets (Nguyen et al., 2020, section 2): `roberta_base` with a vocabulary of
     64,001 and 128 positions; 134,965,505 parameters.
 
-    950,000 steps (40 epochs in the paper) of 7,000 sequences of 128, at 4e-4 after 47,500 warm-up steps (two
-    epochs). To replace user names and URLs as in the paper, set `normalisation: tweets` for the source
-    (docs/sources.md).
+    Trained for 950,000 steps (40 epochs in the paper) of 7,000 sequences of 128 tokens. The learning rate
+    peaks at 4e-4 after 47,500 warm-up steps (two epochs). All other settings are those of `roberta_base`. To
+    replace user names and URLs as in the paper, set `normalisation: tweets` for the source (docs/sources.md).
     """
     roberta = roberta_base()
     return replace(
@@ -119,12 +119,12 @@ def bertweet_base() -> Pretraining:
 
 
 def mt5_base() -> Pretraining:
-    """mT5-base, for 101 languages (Xue et al., 2021, sections 3.1 and 3.2): `t5_v1_1_base` with a vocabulary
-    of 250,112; 582,401,280 parameters.
+    """mT5-base, 582,401,280 parameters, for 101 languages (Xue et al., 2021, sections 3.1 and 3.2):
+    `t5_v1_1_base` with a vocabulary of 250,112.
 
-    1,000,000 steps of 1,024 sequences of 1,024. Each language is a domain of the corpus, sampled in
-    proportion to its number of tokens to the power of 0.3. Optimizer and schedule are those of `t5_base`, in
-    place of AdaFactor.
+    It is trained for 1,000,000 steps of 1,024 sequences of 1,024 tokens. Each language is a domain of the
+    corpus, sampled in proportion to its number of tokens to the power of 0.3. The optimizer and the schedule
+    are those of `t5_base`; the paper uses AdaFactor.
     """
     t5 = t5_v1_1_base()
     return replace(

@@ -92,7 +92,7 @@ def elmo() -> Pretraining:
 
 
 def tiny_elmo() -> Pretraining:
-    """An ELMo of toy size: `llama_tiny` with the architecture and the objective of `elmo`. Rows have only 64
+    """An ELMo of toy size for tests and first experiments, with the objective of `elmo`. Rows have only 64
     tokens, because a recurrent model reads a row one token at a time.
     """
     llama = llama_tiny()
@@ -117,14 +117,15 @@ def tiny_character_elmo() -> Pretraining:
 
 def skip_thought() -> Pretraining:
     """Uni-skip (Kiros et al., 2015, section 3) over the corpus's tokens: a GRU of width 2,400 on embeddings
-    of 620, and two decoders.
+    of width 620, and two decoders.
 
-    Adam, clipping at 10. The paper's batches have 128 sentences of 13 words on average (table 1), or some 16
-    tokens; here 12 rows, each with room for 170 tokens of text, contain about as many. The paper trains for
-    two weeks and gives no number of steps; here the model reads as many tokens as BookCorpus has words. The
-    paper gives no learning rate; here it is Adam's default, 1e-3.
+    It is trained with Adam, and gradients are clipped at 10. The paper's batches have 128 sentences, each of
+    13 words on average (table 1) or about 16 tokens. Batches of 12 rows, each with room for 170 tokens of
+    text, contain about as many tokens.
 
-    Left out: the vocabulary of 20,000 words and its expansion from word2vec.
+    The paper gives neither a number of steps nor a learning rate. Here the model reads as many tokens as
+    BookCorpus has words, at Adam's default rate of 1e-3. The paper's vocabulary of 20,000 words and its
+    expansion from word2vec are left out.
     """
     return Pretraining(
         name="skip_thought",

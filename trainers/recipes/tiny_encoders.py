@@ -22,8 +22,8 @@ def tiny_roberta() -> Pretraining:
     """A RoBERTa of toy size that learns within a minute on a CPU; documents do not attend to one another.
 
     The settings were chosen by measurement on the demo corpus. With initial weights of standard deviation
-    0.06, 600 steps at 4e-3 reach a lower loss than a unigram model of the targets; with 0.02, the gain over
-    that model is less than half as large.
+    0.06, 600 steps at a learning rate of 4e-3 reach a lower loss than a unigram model of the targets; with
+    0.02, the gain over that model is less than half as large.
     """
     return Pretraining(
         name="tiny_roberta",
@@ -205,12 +205,11 @@ def tiny_simcse() -> Pretraining:
 
 
 def tiny_quick_thought() -> Pretraining:
-    """Quick thoughts with a RoBERTa of toy size: `tiny_roberta` with the objective `quick_thought` at a
-    temperature of 32, a learning rate of 2e-3, and rows of 1,024 tokens, so that each row has several
-    sentences.
+    """Quick thoughts with a RoBERTa of toy size: `tiny_roberta` with the objective `quick_thought`, trained
+    for 300 steps of 8 rows. Rows have 1,024 tokens, so that each has several sentences.
 
-    At a temperature of 1 and a learning rate of 4e-3, in rows of 512, all sentence vectors became equal
-    within 75 steps and stayed equal.
+    The temperature is 32 and the learning rate 2e-3. At a temperature of 1 and a learning rate of 4e-3, in
+    rows of 512 tokens, all sentence vectors became equal within 75 steps and stayed equal.
     """
     roberta = tiny_roberta()
     return replace(

@@ -1,5 +1,5 @@
-"""Determine which runs may share a chart, because their losses measure the same thing, and explain why others
-may not.
+"""Group the runs whose losses measure the same thing, which may share a chart, and explain why others may
+not.
 """
 
 import json
@@ -28,8 +28,9 @@ def measured(run: Run, mixed: bool = True) -> dict[str, Any]:
 
 
 def measured_documents(run: Run) -> dict[str, Any] | None:
-    """Return the settings that must be equal for two runs' bits per byte of whole documents to be comparable,
-    or None if the run's last validation did not measure them.
+    """Return the corpus and the document window of a run. Two runs may be compared by the bits per byte of
+    whole documents only if these are equal. Returns None if the last validation did not measure whole
+    documents.
     """
     validation = run.validations[-1] if run.validations else {}
     if FIELD not in validation:

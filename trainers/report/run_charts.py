@@ -1,4 +1,6 @@
-"""The charts of a report, drawn from the events of its runs, and the events that it lists as text."""
+"""Draw the charts of a report from the events of its runs, and select the events that the report lists as
+text.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

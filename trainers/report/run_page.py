@@ -111,8 +111,9 @@ def _value(config: Mapping[str, Any], name: str) -> str:
 
 def ledger_rows(ledger: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """Return a row for each source in the ledger, in descending order of tokens; no rows if there is no
-    ledger. A row contains the source's `name` and entry, its share of all tokens read (`share`), the share of
-    its positions that are padding (`waste`), and the tokens read minus those requested (`off`).
+    ledger. A row contains the fields of the source's ledger entry, its `name`, its share of all tokens read
+    (`share`), the share of its positions that are padding (`waste`), and the tokens read minus those
+    requested (`off`).
     """
     sources = ledger["sources"] if ledger else {}
     total = sum(entry["tokens"] for entry in sources.values())

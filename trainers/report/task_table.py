@@ -58,9 +58,10 @@ class Group:
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One metric of a group. `values` are those of the runs, and `deviation` is their sample standard
-    deviation, None for a single run. `low` and `high` bound the 95 % bootstrap interval of a single run over
-    its `n` examples; they are None for several runs. `floor` is the score of majority predictions.
+    """The scores of a group's runs on one metric. `values` holds the score of each run, and `deviation` is
+    their sample standard deviation, None for a single run. `low` and `high` bound the 95 % bootstrap interval
+    of a single run over its `n` examples; they are None for several runs. `floor` is the score of majority
+    predictions.
     """
 
     group: Group
@@ -134,8 +135,8 @@ def _differing(own: Mapping[str, str], peers: Sequence[Mapping[str, str]]) -> li
 
 
 def _label(own: Mapping[str, str], peers: Sequence[Mapping[str, str]]) -> str:
-    """Return a label of the first settings of `own` that differ among its `peers`: three, or more if it takes
-    more to tell `own` from the others. `peers` includes `own`.
+    """Return a label for `own`: its first three settings that differ among `peers`, or more if three do not
+    tell it from the others. The label ends in `...` if further settings differ. `peers` includes `own`.
     """
     differing = _differing(own, peers)
     shown = min(_MOST_SHOWN, len(differing))

@@ -18,8 +18,8 @@ code and allocators see few shapes.
 class Frame:
     """The special tokens before and after every document of a stream: their names, or None for no token.
 
-    If only `before` is set, the packer writes the next tokens as targets, and `<eos>` after the last token of
-    a document. Otherwise the objective makes the targets.
+    If only `before` is set, the packer writes the targets: the target of each token is the next token, and
+    that of a document's last token is `<eos>`. Otherwise the objective makes the targets.
     """
 
     before: str | None = None
@@ -33,10 +33,11 @@ class Frame:
 
 @dataclass(frozen=True)
 class Room:
-    """The capacity of a row when an objective adds marks to each of its documents.
+    """The capacity of a row when an objective adds marks to each document.
 
-    `needed[n]`, int64 and ascending, is the maximum number of positions that n tokens of a document take in a
-    row of the encoder or of the decoder. The documents of a row may take up to `positions` in all.
+    `needed[n]`, int64 and ascending, is the number of positions to reserve for a document of n tokens; in an
+    encoder-decoder, it covers the longer of the document's input and target. The documents of a row may take
+    up to `positions` in total.
     """
 
     needed: np.ndarray
@@ -61,22 +62,24 @@ class Decoder:
 
 @dataclass(frozen=True)
 class TaskTargets:
-    """The positions that the head of a task reads, and the targets of the head. The rows of a batch contain n
-    inputs with s segments in all. An input is one segment, or in multiple choice one segment per candidate.
+    """The positions that the head of a task reads, and the head's targets. The rows of a batch contain n
+    inputs with s segments in total. An input is one segment or, in multiple choice, one segment per
+    candidate. In an encoder-decoder, positions are the decoder's.
 
-    `number`, int64 [n], is the index of the input in its split. `at`, int64 [s], is the flattened position
-    whose state represents a segment: its first or last token. `owner`, int64 [rows, length], is the segment
-    (0 to s - 1) whose text a position belongs to, -1 for special tokens and padding. In an encoder-decoder,
-    positions are the decoder's.
+    - `number`, int64 [n]: the index of the input in its split.
+    - `at`, int64 [s]: the flattened position of the segment's first or last token, whose state the head reads.
+    - `owner`, int64 [rows, length]: the segment (0 to s - 1) whose text a position belongs to; -1 for special tokens
+      and padding.
 
-    The other fields are set only for the kinds of tasks that need them. An answer that the data does not give
-    is hidden. `labels`, int64 [n], are classes, and for multiple choice the right candidate; -100 if hidden.
-    `values`, float32 [n], are numbers to predict; nan if hidden. `choice`, int64 [s], is the input (0 to n -
-    1) that a candidate belongs to; candidates are in order. `tags`, int64 [rows, length], are the classes of
-    words at their first tokens, -100 elsewhere and if hidden. `starts` and `ends`, int64 [n], are the
-    flattened positions of the first and last token of an answer; both equal `at` if the segment does not
-    contain the whole answer, and are -100 if hidden. `answerable`, bool [rows, length], marks the positions
-    that an answer may cover, including `at`.
+    The other fields are set only for the kinds of tasks that need them:
+
+    - `labels`, int64 [n]: the class or, in multiple choice, the right candidate; -100 if the data does not give it.
+    - `values`, float32 [n]: the number to predict; nan if the data does not give it.
+    - `choice`, int64 [s]: the input (0 to n - 1) that a candidate belongs to; candidates are in order.
+    - `tags`, int64 [rows, length]: the class of a word at its first token; -100 elsewhere, or if the data gives none.
+    - `starts` and `ends`, int64 [n]: the flattened positions of the first and last token of the answer. Both equal `at`
+      if the segment does not contain the whole answer, and are -100 if the data does not give it.
+    - `answerable`, bool [rows, length]: the positions that an answer may cover, including `at`.
     """
 
     number: np.ndarray
@@ -93,44 +96,46 @@ class TaskTargets:
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows for a model.
+    """Rows for a model. Arrays are int64 unless another type is given.
 
-    `inputs`, `positions`, `segments` and `targets` are int64 [rows, length]; with a `decoder`, `targets` are
-    [rows, target length]. -100 means that there is no target. Segments number the documents of a row from 0;
-    padding has segment -1.
+    - `inputs`, `positions` and `segments`, [rows, length]. Segments number the documents of a row from 0, or the
+      parts of documents if `documents` is set; padding has segment -1.
+    - `targets`, [rows, length], or [rows, target length] with a `decoder`: -100 means that there is no target.
+    - `source`, `sequence`, `sample` and `epoch`, [rows]: the index of the source, the index of the sequence in the
+      source, the global index of the sample (-1 for a row of padding), and the number of times that the source was
+      read before.
+    - `decoder`: the rows that a decoder reads.
+    - `prefix`, bool [rows, length]: positions that attend to one another in both directions (prefix LM).
+    - `token_types`, [rows, length]: BERT's segment A (0) or B (1).
+    - `labels`, [rows]: the classes of sentence pairs, -100 for none.
+    - `task`: set in the batches of tasks.
 
-    `source`, `sequence`, `sample` and `epoch` are int64 [rows]: the index of the source, the index of the
-    sequence in the source, the global index of the sample (-1 for a row of padding), and the number of times
-    that the source was read before.
+    Three fields are set only for objectives that need them, and only until the objective is applied:
 
-    `prefix`, bool [rows, length], marks positions that attend to one another in both directions (prefix LM).
-    `token_types`, int64 [rows, length], tell segment A from B, and `labels`, int64 [rows], are the classes of
-    sentence pairs (-100 for none). `task` is set in the batches of tasks.
+    - `sentence_starts`, bool [rows, length]: the positions where sentences begin.
+    - `spans`, [rows, length, 2]: for a token in a span, the index of the span in its document, and the index of the
+      span's type in `pipelines.contracts.shard_set.SPAN_TYPES`; -1 outside spans.
+    - `in_target`, bool [rows, length]: the tokens of the targets of pairs, such as translations.
 
-    Three fields are set only for objectives that need them, and only until the objective is applied.
-    `sentence_starts`, bool [rows, length], marks the positions where sentences begin. `spans`, int64 [rows,
-    length, 2], describes the span that a token belongs to: the index of the span in its document, and the
-    index of its type in `pipelines.contracts.shard_set.SPAN_TYPES`; -1 outside spans. `in_target`, bool
-    [rows, length], marks the tokens of the targets of pairs, such as translations.
+    Some objectives set further fields:
 
-    `draws`, float64 [rows, length, 2], are uniform numbers. A generator uses them to draw the tokens that
-    replace the targets; they are set only for objectives with a generator. `outside`, int64 [rows, length,
-    2], are the columns before and after the span of a target (-1 for none); they are set only for objectives
-    that predict a token from these two positions.
+    - `draws`, float64 [rows, length, 2]: uniform numbers from which a generator draws the tokens that replace the
+      targets. Only for objectives with a generator.
+    - `outside`, [rows, length, 2]: the columns before and after the span of a target, -1 for none. Only for
+      objectives that predict a token from these two positions.
+    - `factorization`, [rows, targets]: the columns of a row's targets in the order in which they are predicted,
+      padded with -1. Only for objectives that permute or predict characters. If characters are predicted,
+      `targets`, `read` and the arrays of `decoder` have this shape and order, and the inputs of `decoder` are the
+      characters.
+    - `documents`, [rows, length]: the number of each position's document in its row, from 0; -1 for padding. Only
+      where segments are parts of documents.
+    - `covered`, [rows, length]: the number of characters that a mask covers, 0 for other tokens. Only for models
+      that read characters.
+    - `read`, in the shape of `targets`: the index, within its token, of the character whose state predicts the
+      target. Only for models that read characters.
 
-    `factorization`, int64 [rows, targets], are the columns of a row's targets in the order in which they are
-    predicted, padded with -1. It is set only for objectives that permute and for objectives that predict
-    characters. For the objectives that predict characters, `targets`, `read` and the arrays of `decoder` have
-    the same shape and order, and the inputs of `decoder` are the predicted characters.
-
-    `documents`, int64 [rows, length], number the documents of a row from 0, -1 for padding; they are
-    set only where segments are parts of documents. `covered`, int64 [rows, length], is the number of
-    characters that a mask covers, 0 for other tokens. `read` is the index, within its token, of the character
-    whose state predicts the target. Both are set only for objectives of models that read characters.
-
-    `trunks`, int64 [rows, length], are additional segments that positions may attend to (-1 for none). In
-    this way, several continuations of one context share it, and it is read only once. Only scoring sets this
-    field.
+    Scoring sets `trunks`, [rows, length]: an additional segment that a position may attend to, -1 for none.
+    This lets several continuations of a context share one copy of the context, which is read only once.
     """
 
     inputs: np.ndarray

@@ -30,13 +30,15 @@ def pack(
     positions: np.ndarray,
     segments: np.ndarray,
 ) -> None:
-    """Copy `counts[i]` stream positions of a shard, from `starts[i]` on, into row `rows[i]`; fewer if the row
-    is full or the shard ends.
+    """Copy `counts[i]` positions of a shard's stream, from `starts[i]` on, into row `rows[i]`, or fewer if
+    the row is full or the shard ends.
 
     `filled` [all rows] is the number of columns of each row that are already written; it is increased by the
-    columns written here. The four arrays to write are [all rows, length]. `before` and `after` are the ids
-    put around a document, -1 for none. The target of a token is the next token, or `following` after the last
-    token of a document. If `following` is -1, all targets are -100; it must be -1 if there is an `after`.
+    columns written here. The four arrays to write are [all rows, length]. `before` and `after` are the ids of
+    the marks put around a document, -1 for none.
+
+    The target of a token is the next token of its document; the target of the document's last token is
+    `following`. If `following` is -1, all targets are -100; it must be -1 if there is an `after`.
     """
     length = inputs.shape[1]
     marks, lead = (before >= 0) + (after >= 0), int(before >= 0)

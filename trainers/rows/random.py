@@ -13,8 +13,9 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def uniforms(seed: int, keys: np.ndarray, count: int, stream: str) -> np.ndarray:
-    """Return uniform random numbers in [0, 1), float64 [len(keys), count], one row per key (int64). Numbers
-    with different seeds, keys, columns or `stream` names are independent.
+    """Return uniform random numbers in [0, 1), float64 [len(keys), count]. Row i depends only on `seed`,
+    `keys[i]` (int64) and `stream`. Numbers drawn for different seeds, keys, columns or `stream` names are
+    independent.
     """
     start = np.uint64(xxhash.xxh3_64_intdigest(stream.encode(), seed=seed % (1 << 64)))
     values = np.empty((len(keys), count), dtype=np.float64)

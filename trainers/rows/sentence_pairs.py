@@ -1,5 +1,5 @@
 """Sentence pairs for BERT's next-sentence prediction (Devlin et al., 2019, section 3.1 and appendix A.2) and
-ALBERT's sentence-order prediction (Lan et al., 2020): the pieces of text A and B in the rows of a shard.
+ALBERT's sentence-order prediction (Lan et al., 2020): the two texts, A and B, of each row of a shard.
 
 With packing `segment_pairs`, a row is filled with as many sentences of one document as fit, and divided at
 random between two of them, as in BERT: A is before the division, B after it. With `sentence_pairs`, a row has
@@ -11,10 +11,11 @@ document. In every match, swapped or not, the longer B is cut to the length of t
 neither lengths nor cuts reveal the label. Epochs cycle through a fixed number of such sets of matches, called
 exchanges. A row without a match, such as a row in a shard of a single document, keeps its B and has no label.
 
-If the next sentence does not fit after the first, its beginning is B and its remainder begins the next row.
-B's that are cut in this way are matched only with each other. Such a B is at least an eighth of a row long,
-rounded down: a sentence that leaves less room is a row by itself. A sentence longer than a row fills rows by
-itself, and the last sentence of a document may have no next one. Such rows have no B and no label.
+If only one whole sentence fits in a row, that sentence is A, the beginning of the next sentence is B, and the
+remainder of the next sentence begins the next row. B's that are cut in this way are matched only with each
+other. Such a B takes up at least an eighth of the row; if A leaves less room than that, the row has no B. Nor
+is there a B if A is the last sentence of a document, or a piece of a sentence that is longer than a row. Rows
+without a B have no label.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,13 +44,15 @@ _MAX_DIFFERENCE = 8  # the B's of a match differ by at most 1/8 of a row
 
 @dataclass(frozen=True)
 class SentencePairs:
-    """The sentence pairs in the rows of a shard, as int64 arrays.
+    """The sentence pairs in the rows of a shard, as int64 arrays:
 
-    Row r belongs to document `document[r]`. Its A consists of `sizes[2 r]` tokens from `starts[2 r]` on, and
-    its own B of `sizes[2 r + 1]` tokens from `starts[2 r + 1]` on, counted from the shard's first token. In
-    exchange e, the B of row r is replaced with the first abs(`second[e, r]`) tokens of the B of row `other[e,
-    r]`, which may be r itself; the row has a label only if `second[e, r]` is positive. `marks[r]` is the
-    number of stream marks that count towards row r.
+    - `starts` and `sizes` [2 * rows]: the first token of each text, counted from the shard's first token, and
+      the number of its tokens. Entry 2 r is the A of row r, and entry 2 r + 1 is its own B.
+    - `document` [rows]: the index of the document that each row belongs to.
+    - `marks` [rows]: the number of stream marks that count towards each row.
+    - `other` [exchanges, rows]: the row from which each row gets its B in an exchange. It may be the row itself.
+    - `second` [exchanges, rows]: the number of tokens to which this B is cut; 0 if there is no B. The number is
+      negated if the row has no label.
     """
 
     starts: np.ndarray
@@ -75,8 +78,8 @@ class PairPacking:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """The number of stream positions in each sequence, including tokens that are cut off to give two B's
-        the same length.
+        """The number of stream positions that each sequence takes up, int64 [sequences]: the tokens of its A
+        and its B, before any B's are swapped or cut, and its stream marks.
         """
         rows = (pairs.sizes[::2] + pairs.sizes[1::2] + pairs.marks for pairs in self.shards)
         return np.concatenate([np.empty(0, np.int64), *rows])
@@ -122,8 +125,8 @@ class PairPacking:
         specials: Mapping[str, int],
     ) -> None:
         """Write `sequences`, all from the shard with index `number`, into `rows` of a batch, and their
-        lengths into `filled`. The label is 0 if B follows A, 1 if B comes from elsewhere (as in
-        `transformers.BertForPreTraining`), and -100 if the sequence has none.
+        lengths into `filled`. The label of a row is 0 if its B follows its A, 1 if the B comes from elsewhere
+        (as in `transformers.BertForPreTraining`), and -100 if the row has no label.
         """
         assert batch.token_types is not None
         assert batch.labels is not None
@@ -177,9 +180,9 @@ def pair_sentences(
     exchanges: int,
     seed: int,
 ) -> SentencePairs:
-    """Compute the sentence pairs of a shard. Each document has `marks` special tokens around it in the
-    stream. With `single`, A and B have at most one sentence each. With 0 `exchanges`, every row keeps its own
-    B.
+    """Return the sentence pairs of a shard, for rows of up to `length` tokens. Each document has `marks`
+    special tokens around it in the stream. With `single`, A and B have at most one sentence each. `exchanges`
+    is the number of exchanges to make; with 0, every row keeps its own B.
     """
     room = length - MARKS
     # An upper bound on the number of rows: every row takes a sentence or is full.
@@ -266,9 +269,10 @@ def _cut(
     sizes: np.ndarray,
     document: np.ndarray,
 ) -> int:
-    """Divide the documents of a shard into rows, write these to `starts`, `sizes` and `document` (see
-    `SentencePairs`), and return their number. `divisions` are uniform numbers, one per row, that choose where
-    the row is divided.
+    """Divide the documents of a shard into rows of at most `room` tokens, or `room` + 1 in a row without a B.
+    Write the rows to `starts`, `sizes` and `document` (see `SentencePairs`), and return their number. With
+    `single`, a row contains at most two sentences. `divisions` are uniform numbers, one per row, that choose
+    where the row is divided into A and B.
     """
     most = np.int64(0)
     for d in range(len(offsets) - 1):
@@ -328,8 +332,9 @@ def write_pairs(
     segments: np.ndarray,
     token_types: np.ndarray,
 ) -> None:
-    """Write `<cls> A <sep> B <sep>` (`<cls> A <sep>` if B is empty) into each of `rows`, and its length into
-    `filled`.
+    """Write `<cls> A <sep> B <sep>` (`<cls> A <sep>` if B is empty) into each of `rows` of the batch's
+    arrays, and the length of the row into `filled`. The targets are -100; segments and token types are 0 for
+    A and 1 for B.
 
     `starts` and `sizes`, both [rows, 2], say where A and B begin in `tokens`, and how many tokens they have.
     """

@@ -1,9 +1,9 @@
 """Cut sequences at the ends of sentences (RoBERTa: Liu et al., 2019, section 4.2), and mark where sentences
 begin in rows.
 
-A sentence is cut only if it is longer than a sequence. With packing `full_sentences`, a sequence continues
-from one document into the next; with `doc_sentences`, it contains sentences of one document only. The mark
-before a document belongs to its first sentence, the mark after it to its last.
+A sentence is cut only if it does not fit in a sequence. With packing `full_sentences`, a sequence continues
+from one document into the next; with `doc_sentences`, it contains sentences of one document only. Special
+tokens before a document belong to its first sentence, and those after a document to its last.
 """
 
 import numpy as np
@@ -24,11 +24,12 @@ def cut_at_sentences(
     needed: np.ndarray,
     positions: int,
 ) -> np.ndarray:
-    """Return the stream positions at which the sequences of a shard begin, followed by the end of its stream:
-    int64 [sequences + 1].
+    """Cut a shard's stream into sequences of at most `length` tokens, at the ends of sentences. A sentence is
+    cut only if it does not fit in a sequence. Return the stream positions at which the sequences begin,
+    followed by the end of the stream: int64 [sequences + 1].
 
-    Each document has `marks` special tokens around it, `lead` of them before it. With `across`, the sentences
-    of a sequence may come from several documents. `needed` and `positions` are those of a
+    Each document has `marks` special tokens around it, `lead` of them before it. With `across`, a sequence
+    may contain sentences of several documents. `needed` and `positions` are those of a
     `trainers.rows.batch.Room`; `needed` is empty if the objective adds no marks to the documents.
     """
     total = offsets[-1] - offsets[0] + marks * (len(offsets) - 1)
@@ -68,9 +69,9 @@ def cut_at_sentences(
 
 @kernel(nogil=True)
 def _needed(start: int, end: int, text: int, needed: np.ndarray) -> int:
-    """Return the maximum number of row positions that stream positions `start` to `end` (exclusive) of a
-    document take. `text` is the stream position of the document's first token after the mark; `needed` is
-    that of a `trainers.rows.batch.Room`.
+    """Return the largest number of row positions that the stream positions `start` to `end` (exclusive) of a
+    document can take. `text` is the stream position of the document's first token after the mark, and
+    `needed` is the array of a `trainers.rows.batch.Room`.
     """
     return needed[max(0, end - max(start, text))] if end > start else 0
 

@@ -19,11 +19,14 @@ def mark_spans(
     marks: int,
     marked: np.ndarray,
 ) -> None:
-    """Write (index of the span in its document, type) to `marked` [all rows, length, 2] at the row position
-    of every token of a span. Spans that are cut at either end of a sequence are left out.
+    """Write the spans of documents into `marked`, int64 [all rows, length, 2]: at the place of each token of
+    a span, the index of the span in its document and the span's type. Spans that are cut at either end of a
+    sequence are left out.
 
-    `starts`, `counts`, `rows` and `filled` are the arguments of `packing.pack`; call this before `pack`,
-    which changes `filled`. Each document has `marks` special tokens around it, `lead` of them before it.
+    Each row of `spans` [n, 3] holds a span's first token, end and type; spans of document d are the rows from
+    span_offsets[d] to span_offsets[d + 1] - 1. `starts`, `counts`, `rows` and `filled` are the arguments of
+    `packing.pack`; call this before `pack`, which changes `filled`. Each document has `marks` special tokens
+    around it, `lead` of them before it.
     """
     length, columns = marked.shape[1], filled.copy()
     for i in range(len(rows)):

@@ -18,8 +18,8 @@ def mark_targets(
     marks: int,
     marked: np.ndarray,
 ) -> None:
-    """Mark in `marked`, bool [all rows, length], the tokens of targets, including targets that continue from
-    an earlier row.
+    """Set `marked`, bool [all rows, length], to True at each token that belongs to the target of a pair,
+    including targets that continue from an earlier row.
 
     `offsets` and `targets` are fields of `pipelines.contracts.shard_set.Shard`; `starts`, `counts`, `rows`
     and `filled` are the arguments of `packing.pack`. Call this before `pack`, which changes `filled`. Each

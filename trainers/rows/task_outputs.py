@@ -12,13 +12,20 @@ from trainers.rows.batch import Batch
 
 @dataclass(frozen=True)
 class TaskOutputs:
-    """The outputs of a task's head for n inputs, before any softmax.
+    """The outputs of a task's head for n inputs, before any softmax. `numbers`, int64 [n], holds the
+    `TaskTargets.number` of each input.
 
-    `numbers`, int64 [n], are the `TaskTargets.number` of the inputs. `scores`, fp32, are [n, classes] for
-    classify and [n] for regress. The other kinds have several scores for each input i: rows `offsets[i]` to
-    `offsets[i + 1] - 1` of `scores`. For choose, `scores` are [m], one per candidate; for tag, [m, tags], one
-    row per position of the text; for span, [m, 2], the scores as start and as end of each position that an
-    answer may cover.
+    The shape of `scores`, fp32, depends on the kind of task:
+
+    - classify: [n, classes]
+    - regress: [n]
+    - choose: [m], one score per candidate
+    - tag: [m, tags], one row per position of the text
+    - span: [m, 2], the scores as start and as end of the answer, for each position that an answer may
+      cover and for the position that means "no answer"
+
+    For choose, tag and span, the rows `offsets[i]` to `offsets[i + 1] - 1` of `scores` belong to input i. For
+    classify and regress, `offsets` is None.
     """
 
     numbers: np.ndarray
@@ -59,8 +66,8 @@ def join_outputs(parts: Sequence[TaskOutputs]) -> TaskOutputs:
 
 
 def _grouped(numbers: np.ndarray, scores: np.ndarray, group: np.ndarray) -> TaskOutputs:
-    """Return the outputs with `scores` sorted by input. `group` [m] is the index in `numbers` of the input
-    that each score belongs to.
+    """Return the `TaskOutputs` of inputs, with the rows of `scores` grouped by input. `group` [m] holds the
+    index in `numbers` of each row's input.
     """
     offsets = np.concatenate([[0], np.cumsum(np.bincount(group, minlength=len(numbers)))])
     return TaskOutputs(numbers, scores[np.argsort(group, kind="stable")], offsets)

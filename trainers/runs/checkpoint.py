@@ -71,17 +71,21 @@ class Averaging:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A published checkpoint whose files match the checksums of its record.
+    """A published checkpoint whose files match the checksums of its record. Once averaged SGD has begun
+    averaging, the checkpoint's weights are the averages.
 
-    `step` steps are done and `tokens` training tokens are read; `skipped` of these steps had a loss or
-    gradient norm that was not finite. The optimizer has made `updates` updates, including those of a parent
-    whose optimizer state was kept (None in checkpoints written before 2026-11-28). `split` is the layout of
-    the workers in the last step, `order` is the state of `trainers.data.order`, and `checksum` is the
-    checksum of the record.
-
-    `best` is set in fine-tuning runs after their first validation, `online_weights` in runs with online
-    weights of domains (`training.weighting`), and `averaging` in runs with averaged SGD. Once averaging has
-    begun, the checkpoint's weights are the averages.
+    - `step`: the number of steps done.
+    - `skipped`: how many of these steps had a loss or gradient norm that was not finite.
+    - `tokens`: the number of training tokens read.
+    - `fingerprints`: those of the code, configuration, corpus and tokenizer.
+    - `split`: the layout of the workers in the last step.
+    - `order`: the state of `trainers.data.order`.
+    - `checksum`: the checksum of the record.
+    - `best`: the best validation of a fine-tuning run so far; None before its first validation.
+    - `online_weights`: the state of the online weights of domains (`training.weighting`), if used.
+    - `averaging`: the state of averaged SGD, if used.
+    - `updates`: the number of optimizer updates, including those of a parent run whose optimizer state was
+      kept; None in checkpoints written before 2026-11-28.
     """
 
     path: LocalPath
@@ -116,18 +120,20 @@ def save(
     averaging: Averaging | None = None,
     updates: int | None = None,
 ) -> LocalPath:
-    """Publish the checkpoint after `step` steps, and return its path. Of the run's checkpoints, keep that of
-    step `best.step`, the `keep` newest of the others, and those of steps that are multiples of `keep_every`
-    (0 for none).
+    """Publish the checkpoint after `step` steps, and return its path. Then remove all checkpoints of the run
+    except that of step `best.step`, the `keep` newest of the others, and those of steps that are multiples of
+    `keep_every` (0 for none).
 
     Checkpoints of later steps are always removed: they were corrupt when the run resumed from an earlier one,
     and must not be taken for the newest. The files of a killed `save` are removed first, to free their space.
-    `ledger` is published with the checkpoint. The arguments not described here are fields of `Checkpoint`.
 
-    `check` raises an error if other workers have taken over the run. Only files that existed before `check`
-    passed are removed, so the files of those workers are safe. `state` yields (parameter name, {"weight":
-    tensor, moment: tensor, ...}). Raises UserError if the checkpoint cannot be written, for example because
-    the disk is full; earlier checkpoints are then untouched.
+    `state` yields (parameter name, {"weight": tensor, moment: tensor, ...}). `ledger` is published with the
+    checkpoint. `check` raises an error if other workers have taken over the run; only files that existed
+    before `check` passed are removed, so the files of those workers are safe. The other arguments are fields
+    of `Checkpoint`.
+
+    Raises UserError if the checkpoint cannot be written, for example because the disk is full; earlier
+    checkpoints are then untouched.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -250,8 +256,8 @@ def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None)
 
 def pick(run: LocalPath, warn: Callable[[str], None]) -> Checkpoint | None:
     """Return the checkpoint that export and prediction use: the best of a fine-tuning run, otherwise the
-    newest. None if there is no checkpoint. Raises UserError if the best is missing or damaged, or if all
-    checkpoints are corrupt.
+    newest. Return None if there is no checkpoint. Raises UserError if the best is missing or damaged, or if
+    all checkpoints are corrupt.
     """
     latest = newest(run, warn)
     if latest is None or latest.best is None or latest.best.step == latest.step:
@@ -363,8 +369,9 @@ class _State(Mapping[str, dict[str, Any]]):
 
 
 def read_state(checkpoint: Checkpoint) -> Mapping[str, dict[str, Any]]:
-    """Return a mapping {parameter name: {"weight": tensor, name of optimizer state: tensor, ...}}. The
-    tensors of a parameter are read into CPU memory each time it is accessed.
+    """Return the weights and optimizer state in a checkpoint, as a mapping {parameter name: {"weight":
+    tensor, name of optimizer state: tensor, ...}}. The tensors of a parameter are read into CPU memory each
+    time it is accessed.
     """
     return _State(checkpoint)
 

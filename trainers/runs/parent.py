@@ -113,10 +113,10 @@ def require_parent(record: Mapping[str, Any]) -> None:
 
 
 def describe(config: Job, corpus: JobCorpus) -> dict[str, Any]:
-    """Return the record of the parent for a new run's `run.json`: its path, kind and fingerprints, the
-    checksum and step of its checkpoint (not for a Hugging Face directory), and the step, tokens and optimizer
-    updates with which the new run begins. If the run continues the parent's data, the record also contains
-    `inherited`: what the parent's `run.json` records about changes of the corpus.
+    """Return what a new run's `run.json` records about its parent: its path, kind and fingerprints and,
+    unless it is a Hugging Face directory, the checksum and step of its checkpoint. The record also contains
+    the step, tokens and optimizer updates with which the new run begins. If the run continues the parent's
+    data, `inherited` contains what the parent's `run.json` records about changes of the corpus.
 
     Raises UserError if the parent's tokenizer does not fit, and ConfigError if the run cannot continue the
     parent's data.

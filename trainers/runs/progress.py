@@ -14,8 +14,8 @@ from trainers.runs.training_metrics import RunMetrics
 
 
 class Progress:
-    """Writes the events of a run to its log, shows their lines, and starts and closes the sinks. Only the
-    first worker does so; on the others `path` is None.
+    """Writes the events of a run to its log, shows each as a line, and starts and closes the sinks. Only the
+    first worker does this; on the others, `path` is None.
     """
 
     def __init__(self, path: Path | None, show: Callable[[str], None] | None, sinks: Sequence[Follower] = ()) -> None:

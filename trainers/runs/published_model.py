@@ -1,4 +1,4 @@
-"""Read published models, which are directories in Hugging Face layout that gristmill did not write.
+"""Read published models: Hugging Face model directories that gristmill did not write.
 
 Nothing is downloaded, no code from a directory runs, and weights are read only from safetensors.
 """
@@ -82,7 +82,7 @@ def read_configuration(path: Path) -> Any:
 
 
 def model_of(path: Path, specials: dict[str, int]) -> Model:
-    """Return the model section that describes the model in a Hugging Face directory. `specials` maps the
+    """Return the `model` section of a job for the model in a Hugging Face directory. `specials` maps the
     names of special tokens to their ids.
 
     Raises ConfigError if our model does not support a value in the directory's configuration, and UserError

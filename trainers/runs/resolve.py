@@ -46,11 +46,11 @@ _EPOCHS = 4.0  # for UniMax if max_epochs is not a number: four lose little agai
 
 
 def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
-    """Return the configuration with the values that depend on the corpus: null values are filled in, and
-    mixtures become weights of leaf domains. Resolving the result changes nothing.
+    """Return the configuration with all values that depend on the corpus filled in: defaults replace null
+    values, and the weights of leaf domains replace mixtures. Resolving the result again changes nothing.
 
-    Raises ConfigError for values that do not fit the corpus or one another, and UserError if the corpus has
-    no training documents, or if a file that the job names is missing or does not fit.
+    Raises ConfigError for values that do not fit the corpus or one another. Raises UserError if the corpus
+    has no training documents, or if a file that the job names is missing or does not fit.
     """
     family = config.model.family
     if family not in config.objective.families:
@@ -118,8 +118,8 @@ def check_micro_batch(config: Job) -> None:
 
 def _check_specials(packed: PackedCorpus) -> None:
     """Raise ConfigError if the tokenizer lacks a special token that the objective, or a member of a mixture
-    of objectives, needs. To find out, make a row of padding: objectives look up their special tokens even for
-    that.
+    of objectives, needs. The check makes a row of padding, because objectives look up their special tokens
+    whenever they make rows.
     """
     objective, none = packed.objective, np.empty(0, np.int64)
     for _, token in objective.members():
@@ -157,9 +157,9 @@ def _batch(batch: BatchSize, mean: Fraction) -> BatchSize:
 def _budget(
     budget: TrainingBudget, data: Data, batch: BatchSize, packed_phases: Sequence[PackedCorpus], order: Order
 ) -> TrainingBudget:
-    """Return the budget with its number of steps and the number of tokens that these steps read, which is
-    estimated if they draw more than EXACT samples. Raises ConfigError if the data ends before the budget, if
-    steps and tokens disagree, or if the tokens do not suffice for one step.
+    """Return the budget with its number of steps and the number of tokens that these steps read. The number
+    of tokens is an estimate if the steps draw more than EXACT samples. Raises ConfigError if the data ends
+    before the budget, if steps and tokens disagree, or if the tokens do not suffice for one step.
     """
     size, nominal = (
         batch.sequences or 0,
@@ -217,8 +217,8 @@ def _steps(order: Order, size: int, tokens: int) -> int:
 
 
 def resolve_data(data: Data, corpus: TrainingCorpus, budget: int) -> Data:
-    """Return the data section with the values that depend on the corpus. `budget` is the approximate number
-    of tokens that the run reads.
+    """Return `data` with its corpora as full locations, and with the shard set, the weights and the limits on
+    epochs resolved for `corpus`. `budget` is the approximate number of tokens that the run reads.
     """
     # Reading some tokens from a subset takes as many epochs as reading 1 / subset times as many from the
     # whole.
@@ -256,9 +256,9 @@ def _check_caps(data: Data, asked: SourceMixture, order: Order) -> None:
 def _weights(
     wanted: str | Mapping[str, float], corpus: TrainingCorpus, field: str, span: int, epochs: float
 ) -> dict[str, float]:
-    """Return the weight of each leaf domain. `wanted` is the name of a mixture or maps domains at any level
-    to weights, `span` is the number of tokens that the weights apply to, and `epochs` is the limit on epochs
-    for UniMax.
+    """Return the weight of each leaf domain. `wanted` is either the name of a mixture or a mapping from
+    domains at any level to weights. `span` is the number of tokens that are read with these weights. `epochs`
+    is the limit on epochs for UniMax.
     """
     sizes = {name: corpus.train[name].tokens for name in sorted(corpus.train)}
     if not sizes:

@@ -18,8 +18,8 @@ from trainers.runs.resolve import check_micro_batch, resolve_schedule
 
 
 def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
-    """Return the job with its null values, which depend on the tasks and the base, filled in, and with a
-    batch of no more inputs than one epoch. Resolving the result changes nothing. Raises ConfigError for
+    """Fill in the null values of a job, which depend on its tasks and its base, limit the batch to the inputs
+    of one epoch, and return the result. Resolving the result again changes nothing. Raises ConfigError for
     values that do not fit, and UserError if the base or the training file of a task is missing.
     """
     config = replace(

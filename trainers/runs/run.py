@@ -1,10 +1,12 @@
 """A run's directory: its identity, configuration and state.
 
-It contains `run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `ledger.json`,
-`checkpoints/`, `report.html` and, when training is done, `export/`, `finished.json` and, in fine-tuning,
-`scores.json` and `predictions/`. `evaluations/` contains the stored evaluations of checkpoints.
-`excluded.json` contains the ids of documents with loss weight 0, `sinks.json` the ids of the run in W&B and
-MLflow. A file named `stop` makes the run save a checkpoint and end.
+The directory contains `run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `ledger.json`,
+`checkpoints/` and `report.html`. When training is done, `export/` and `finished.json` are added, and in
+fine-tuning also `scores.json` and `predictions/`.
+
+`evaluations/` contains the stored evaluations of checkpoints, `excluded.json` the ids of documents with loss
+weight 0, and `sinks.json` the ids of the run in W&B and MLflow. A file named `stop` makes the run save a
+checkpoint and end.
 """
 
 import json
@@ -51,8 +53,9 @@ _OF_CORPUS = (
 
 @dataclass(frozen=True)
 class Opened:
-    """A checked run directory. `finished` is the content of its `finished.json`, if the run is finished.
-    `changed` has a line for each field of the configuration that differs from the recorded one.
+    """A run directory that `open_run` has created (`is_new`) or checked. `finished` is the content of its
+    `finished.json`, or None if the run is not finished. `changed` has a line for each field whose value
+    differs from the recorded configuration.
     """
 
     path: LocalPath
@@ -62,14 +65,17 @@ class Opened:
 
 
 def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bool = False) -> Opened:
-    """Create a run's directory, or check that the run in it began with the same corpus, tokenizer and
-    configuration. Some fields of the configuration may change (`resolve.is_free`). `config` must be resolved.
+    """Create the directory of a run, or check that the run in it began with this corpus, its tokenizer and
+    this configuration. Some fields of the configuration may differ (`resolve.is_free`). `config` must be
+    resolved.
 
-    Raises ConflictError, naming the difference, if they differ, or if the directory of a new run contains
-    other files. With `another_corpus`, a pretraining run may continue from its newest checkpoint on another
-    corpus with the same tokenizer. Fields that depend on the corpus, such as `data.weights`, may then change,
-    and `run.json` records the step of the change. If the configuration has changed, `resolved.yaml` is
-    rewritten, unless the run is finished.
+    With `another_corpus`, a pretraining run may continue from its newest checkpoint on another corpus with
+    the same tokenizer. Fields that depend on the corpus, such as `data.weights`, may then differ too, and
+    `run.json` records the step of the change. If the configuration differs and the run is not finished,
+    `resolved.yaml` is rewritten.
+
+    Raises ConflictError, naming the difference, if the run began with anything else, or if `path` contains
+    files but no run.
     """
     if not (path / "run.json").exists():
         # A run that was killed at its start may have left these files. They are written again.
@@ -122,9 +128,9 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
 
 
 def known_init(path: LocalPath, init: Init | None) -> Init | None:
-    """Return the `init` to use for the run at `path`. If `init` has no step and otherwise equals the one that
-    the run recorded when it began, this is the recorded one, so that the run keeps its starting checkpoint
-    even if the parent has trained further. In all other cases it is `init` itself.
+    """Return the `init` to use for the run at `path`. If `init` has no step and otherwise equals the `init`
+    that the run recorded when it began, return the recorded one, so that the run keeps its starting
+    checkpoint even if the parent has trained further. Otherwise, return `init` unchanged.
     """
     if init is None or init.step is not None or not (path / "run.json").exists():
         return init
@@ -222,11 +228,11 @@ def sealed(text: bytes) -> bytes:
 
 @contextmanager
 def locked(path: LocalPath) -> Iterator[None]:
-    """Lock a run's directory while the block runs. Raises ConflictError if another process trains in it, on
-    this machine or another.
+    """Lock a run's directory for the duration of the block, and remove temporary files left over in it.
+    Raises ConflictError if another process trains in the directory, on this machine or another.
 
-    If this process is suspended so long that another process takes over the directory, this process exits
-    soon after it continues.
+    If this process is suspended for so long that another process takes over the directory, it exits soon
+    after it resumes.
     """
 
     def end() -> None:

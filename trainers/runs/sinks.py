@@ -1,10 +1,12 @@
 """Sinks copy a run's measurements from `log.jsonl` to TensorBoard, Weights & Biases or MLflow.
 
-Once open, a sink follows the log in a separate thread, so a sink that is slow, hangs or fails neither delays
-nor changes the training steps. It first receives the part of the run's history that it lacks, so a resume
-also completes a sink that failed before or was just added; `WeightsAndBiases` describes an exception. Where
-W&B and MLflow write is determined by the libraries' own environment variables (WANDB_PROJECT, WANDB_MODE,
-MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and others), so no configuration contains an API key.
+Once open, each sink follows the log in its own thread, so a sink that is slow, hangs or fails neither delays
+nor changes the training steps. When a run is resumed, a sink first receives the measurements that it lacks
+because it failed earlier or was just added; `WeightsAndBiases` describes an exception.
+
+The libraries' own environment variables (WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI,
+MLFLOW_EXPERIMENT_NAME and others) determine where W&B and MLflow write, so no configuration contains an API
+key.
 
 To add a sink, write a class with the methods of `Sink`, and add its name to SINKS, to `Job.sinks` and to the
 extras in pyproject.toml.
@@ -132,8 +134,8 @@ class WeightsAndBiases:
         return 0
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Log the metrics of a step, unless W&B has the step from before the last resume. The library merges
-        the training and validation metrics of a step into one row.
+        """Log the metrics of a step, unless W&B already has this step from before the last resume. The
+        library merges the training and validation metrics of a step into one row.
         """
         if step >= self._next:
             self._run.log(dict(values), step=step)

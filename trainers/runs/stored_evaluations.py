@@ -24,12 +24,12 @@ FOLDER = "evaluations"
 
 @dataclass(frozen=True)
 class StoredEvaluation:
-    """The stored result of evaluating a checkpoint. The rows of its items are not loaded; they are in the
-    file `rows`.
+    """The stored result of evaluating a checkpoint. The results of single items are not loaded; they are in
+    the file `rows`.
 
-    `checkpoint` is the checksum of the checkpoint, and `items` a digest of the evaluated items. `scores`
-    holds the main score of every task and, if a suite was evaluated, its mean under the name `SUITE.mean`.
-    `record` is the content of the JSON file at `path`.
+    `checkpoint` is the checksum of the checkpoint. `items` is a digest of the items and their prompts.
+    `scores` holds the main score of every task and, if a suite was evaluated, the mean of the suite under the
+    name `SUITE.mean`. `record` is the content of the JSON file at `path`.
     """
 
     path: LocalPath

@@ -1,5 +1,6 @@
-"""Read CSV files with a row per run, or a row per run and item. One or more key columns name the run. Then come
-the column `item`, in a file with a row per item, and columns of numbers.
+"""Read CSV files with a row per run, or a row per run and item. The first columns are one or more key
+columns, which name the run, and the column `item` if there is a row per item. The others are columns of
+numbers.
 
   run_id,web,code            run,accuracy                run,item,correct
   a,0.25,0.75                a,0.31                      a,q1,1

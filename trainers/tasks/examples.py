@@ -16,26 +16,33 @@ HIDDEN = -100
 class Examples:
     """The n examples of a split, in the order of its files.
 
-    `texts` is a tuple of arrays of n texts each: (question, passage) for `span`; (text,) or (text, passage) for
-    `choose`; (words joined by single spaces,) for `tag`; (subjects,) for `facts`; empty for `minimal_pairs`;
-    otherwise (text,) or (text, text_b). `word_starts` and `word_ends` are flat arrays of UTF-8 byte offsets
-    in the example's text; example i has words `word_offsets[i]` to `word_offsets[i + 1] - 1`. `candidates`
-    is also flat; `candidate_offsets` divides it among the examples in the same way.
+    `texts` is a tuple of arrays of n texts each, which depends on the task's kind:
+
+    - `span`: (question, passage)
+    - `choose`: (text,) or (text, passage)
+    - `tag`: (words joined by single spaces,)
+    - `facts`: (subjects,)
+    - `minimal_pairs`: empty
+    - other kinds: (text,) or (text, text_b)
+
+    `word_starts` and `word_ends` are flat arrays of UTF-8 byte offsets in the example's text; example i has
+    words `word_offsets[i]` to `word_offsets[i + 1] - 1`. `candidates` is also flat; `candidate_offsets`
+    divides it among the examples in the same way.
 
     The fields that hold the gold depend on the task's kind:
 
-    - `labels`, int64 [n]: index into the task's labels for `classify`, index of the right candidate for `choose` and
-      `minimal_pairs`; -100 if hidden or if no candidate is right
+    - `labels`, int64 [n]: index into the task's labels for `classify`, index of the right candidate for `choose`
+      and `minimal_pairs`; -100 if hidden or if no candidate is right
     - `values`, float64 [n]: the numbers for `regress`; NaN if hidden
     - `tags`, int64, one per word: index into the task's labels for `tag`; -100 if hidden
     - `spans`: for `span`, the distinct accepted spans [start, end) of each example in UTF-8 bytes of the passage;
       empty if the question has no answer
     - `targets`: the accepted texts for `generate`, `span`, `choose` and `facts`
 
-    `groups`, int64 [n], is the index of each example's group; `question_accuracy` counts a group as one question. In
-    `minimal_pairs`, each example has two candidates, and candidate 0 is the acceptable text; `subtasks` and
-    `fields` name the subtask and the field that each example belongs to. In `facts`, the subtask is the
-    relation.
+    `groups`, int64 [n], is the index of each example's group; `question_accuracy` counts a group as one
+    question. In `minimal_pairs`, each example has two candidates, and candidate 0 is the acceptable text;
+    `subtasks` and `fields` name the subtask and the field that each example belongs to. In `facts`, the
+    subtask is the relation.
 
     `labelled` says whether the gold is known. `files` are the files that were read, with sizes and checksums.
     `own_ids` says whether the ids come from the files. `skipped` is the number of incomplete rows that were

@@ -161,7 +161,9 @@ def _in_bytes(passage: str, start: int, length: int) -> tuple[int, int]:
 
 
 def read_targets(rows: RowSet, layout: Layout, task: Task, role: str) -> list[list[str]]:
-    """Read the accepted texts of each example, without leading and trailing white space."""
+    """Return the texts that are accepted as correct for each example, without leading and trailing white
+    space. Raises UserError if an example has none or an empty one.
+    """
     targets = []
     for row, value in enumerate(rows.column(layout.roles[role], role)):
         values = value if isinstance(value, list) else [value]

@@ -9,11 +9,13 @@ from trainers.tasks.predictions import Predictions, predictions_of, score_predic
 
 
 def majority_predictions(train: Examples, examples: Examples) -> Predictions:
-    """Return predictions for `examples` that depend only on the gold of `train`, which must not be hidden.
+    """Return predictions for `examples` that depend only on the gold of `train`, which must not be hidden:
 
-    For `classify`, `tag` and `generate`, they are the most common label, tag and first accepted text; for
-    `choose`, the most common index of those that the example has; for `regress`, the mean; for `span`, "no
-    answer" throughout.
+    - for `classify` and `tag`, the most common label or tag
+    - for `generate`, the most common text, counting only the first accepted text of each example
+    - for `choose`, the index that is most often correct, among those that the example has
+    - for `regress`, the mean
+    - for `span`, "no answer"
     """
     if train.values is not None:
         return predictions_of(examples, np.full(len(examples), train.values.mean()), "mean")

@@ -37,12 +37,12 @@ _KEY = b"gristmill.predictions"
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions for n examples and, if known, their gold.
+    """The predictions for n examples, with their gold if `labelled`.
 
-    `outcomes` holds predictions and gold; `threshold` is not applied to them. `scores` is float32 and flat;
-    those of example i are `scores[score_offsets[i] : score_offsets[i + 1]]`. If there is a `threshold`,
-    `decided` empties the predicted text of each example whose no-answer score exceeds the score of its answer
-    by more than `threshold`.
+    `outcomes` holds predictions and gold, before `threshold` is applied. `scores` is a flat float32 array;
+    the scores of example i are `scores[score_offsets[i] : score_offsets[i + 1]]`. `threshold` is only set for
+    questions that may have no answer: `decided` replaces an answer by an empty text if the score of "no
+    answer" exceeds the score of the answer by more than `threshold`.
     """
 
     task: Task

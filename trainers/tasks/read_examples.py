@@ -1,4 +1,4 @@
-"""Read a split of a task: locate its files, select the columns, validate every row."""
+"""Read a split of a task: locate its files, select the columns and validate every row."""
 
 from collections.abc import Callable
 from dataclasses import replace

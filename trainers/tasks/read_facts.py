@@ -50,8 +50,8 @@ def read_facts(task: Task, split: str, data: Location | None) -> FactSet:
     before the subject are left out, because models that read from left to right must know the subject first.
     Relations that have only one object or no usable statement are left out too.
 
-    Raises UserError for missing files, invalid statements and relations that `relations.jsonl` lacks, and if
-    no relation is left.
+    Raises UserError if a file is missing, a statement is invalid, `relations.jsonl` lacks a relation, or no
+    relation is left.
     """
     examples = read_examples(task, split, data)
     assert examples.subtasks is not None

@@ -17,9 +17,7 @@ def is_non_monotone(losses: Sequence[float], loss: float, interval: int) -> bool
 
 
 class AveragingTrigger:
-    """Begins averaging at the first validation for which `is_non_monotone` is true. `state` is recorded in
-    checkpoints.
-    """
+    """Begins averaging the weights at the first validation for which `is_non_monotone` is true."""
 
     def __init__(self, interval: int, engine: Engine) -> None:
         self._interval, self._engine = interval, engine

@@ -57,9 +57,10 @@ class _Weights(Mapping[str, dict[str, Any]]):
 def read_state(
     config: Job, corpus: JobCorpus, record: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> Mapping[str, dict[str, Any]]:
-    """Read the initial tensors of a run whose config has `init`. The result maps each parameter's name to its
-    tensors, keyed by name: `weight` and those of the optimizer state. `record` describes the parent, as
-    `parent` in `run.json` does. `shapes` maps this run's parameters to their shapes.
+    """Read the initial weights and optimizer state of a run whose config has `init`, in the form that
+    `Engine.restore` takes: {parameter name: {"weight": tensor, moment: tensor, ...}}. The optimizer state is
+    the parent's if it is kept, otherwise a new one. `record` describes the parent, as `parent` in `run.json`
+    does. `shapes` maps this run's parameters to their shapes.
 
     Raises UserError if the parent's files have changed, and ConfigError if the models differ or the optimizer
     state cannot be kept.
@@ -124,8 +125,8 @@ def initial_base(config: Job, corpus: JobCorpus, run: LocalPath) -> Mapping[str,
 
 
 def describe_new(forward: Any, config: Job, base: Mapping[str, Any]) -> str:
-    """Return a line that describes the trained parameters of a fine-tuning run that are not initialised from
-    its base. Empty if there are none, or if the run has no base.
+    """Describe in one line the parameters that a fine-tuning run trains but does not initialise from its
+    base. Return an empty string if there are none, or if the run has no base.
     """
     if not isinstance(config, Finetuning) or not base:
         return ""

@@ -14,8 +14,9 @@ from trainers.runs.progress import Progress
 
 
 class CostMeter:
-    """Reports the operations and energy of a run. Only the first worker measures energy: that of its
-    machine's processors and memory (RAPL), and that of its GPU times the number of workers (NVML).
+    """Reports the operations and energy of a run. Only the first worker measures energy. It reads the meters
+    of its machine's processors and memory (RAPL) and of its own GPU (NVML), and multiplies the GPU's energy
+    by the number of workers.
     """
 
     def __init__(self, run: LocalPath, progress: Progress, rank: int, world: int) -> None:

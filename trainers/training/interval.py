@@ -8,7 +8,9 @@ from trainers.engine.engine import Totals
 
 
 class Interval:
-    """Sums over the steps since the last log line, and the gradient norm and learning rate of the last step."""
+    """The values for the next log line: losses, tokens, operations and seconds summed over the steps since
+    the last line, and the gradient norm and learning rate of the latest step.
+    """
 
     def __init__(self, sums: np.ndarray) -> None:
         self.sums = sums

@@ -60,9 +60,9 @@ def train(
     """Train from the newest checkpoint of `run`, or from the start, until the run ends. Then export the model
     and write the report.
 
-    Called on every worker with the resolved configuration. If any worker receives SIGTERM, the run ends
-    early, after a checkpoint and without an export. The first worker raises SupersededError once an attempt
-    other than `attempt` has begun (`trainers.runs.run.begin_attempt`).
+    Every worker must call this, with the resolved configuration. If any worker receives SIGTERM, training
+    ends early, after a checkpoint, and nothing is exported. The first worker raises SupersededError once an
+    attempt other than `attempt` has begun (`trainers.runs.run.begin_attempt`).
     """
     began = time.perf_counter()
     check_compiler(config)

@@ -132,10 +132,10 @@ def start_ray() -> None:
 
 
 def lean_trainer() -> Any:
-    """Return a subclass of Ray Train's DataParallelTrainer that does not start the helper processes for data
-    sets, for cleaning up placement groups and for autoscaling. Training does not need them, and each would
-    load Ray Train before the workers start. If a version of Ray names the helpers' callbacks and methods
-    differently, the helpers start as usual.
+    """Return a subclass of Ray Train's DataParallelTrainer that starts no helper processes for data sets, for
+    cleaning up placement groups or for autoscaling. Training does not need them, and each would load Ray
+    Train before the workers start. If a version of Ray names the helpers' callbacks and methods differently,
+    the helpers start as usual.
     """
     from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer

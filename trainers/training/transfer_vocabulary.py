@@ -2,8 +2,8 @@
 Fast Vocabulary Transfer for Language Model Compression).
 
 In each table with a row per token, such as the embeddings, a token that the parent also has keeps the
-parent's row. The row of a new token is normally the mean of the rows of the tokens into which the parent's
-tokenizer splits its text.
+parent's row. For a new token, the parent's tokenizer splits the token's text, and the new row is the mean of
+the rows of the pieces. A special token that the parent lacks gets the mean of all rows of the parent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,9 +48,9 @@ def vocabulary_tables(model: Model, specials: dict[str, int]) -> frozenset[str]:
 
 
 def parent_rows(theirs: Definition, ours: Definition) -> list[list[int]]:
-    """Return, for each id of the vocabulary `ours`, the ids of `theirs` whose rows are averaged to initialise
-    its row. The list is empty for an unused id, and for a special token without a counterpart in `theirs`.
-    Both vocabularies must be byte-level (`Definition.keeps_bytes`).
+    """Return a list for each id of the vocabulary `ours`: the ids of `theirs` whose rows are averaged to
+    initialise the row of that id. The list is empty for an unused id, and for a special token without a
+    counterpart in `theirs`. Both vocabularies must be byte-level (`Definition.keeps_bytes`).
     """
     special = set(theirs.specials.values())
     known = {theirs.token_bytes(number): number for number in theirs.tokens if number not in special}

@@ -1,8 +1,9 @@
 """Contamination: which items of evaluation sets a corpus was searched for, and which of them occur in its
 text.
 
-A step of the stage `decontaminate` publishes the texts that it searched for in the file `items.arrow`, and
-their occurrences in each document in the column `contamination`, with the step's prefix before the name.
+A step of the stage `decontaminate` publishes two things: a file `items.arrow` with the texts that it searched
+for, and a column with their occurrences in each document. The column is named `contamination`, preceded by
+the step's prefix.
 """
 
 import math

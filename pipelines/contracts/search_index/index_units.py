@@ -42,8 +42,9 @@ def _unit_name(corpus: Corpus, source: str, record: PartRecord) -> str:
 
 
 def current_units(directory: LocalPath) -> set[str]:
-    """Return the names of all current indexes, one for each part of a corpus and of its variants. A corpus or
-    variant with a missing or corrupt step is skipped.
+    """Return the names of the search indexes of the corpus in `directory` and of its variants, one for each
+    part, whether or not the indexes have been written. A corpus or variant with a missing or corrupt step is
+    skipped.
     """
     names: set[str] = set()
     for manifest in (directory / "manifest.json", *variants_in(directory)):

@@ -81,8 +81,8 @@ class CorpusComparison:
     ngrams: NgramComparison | None
 
     def samples(self, source: str, kind: Kind, reason: str | None, count: int) -> list[str]:
-        """Return the printed ids of up to `count` documents of `source` that `documents` lists with this
-        `kind` and `reason`.
+        """Return the printed ids of up to `count` documents, evenly spaced among those that `documents` lists
+        for this source, kind and reason.
         """
         found = self.documents.filter(
             pc.and_(
@@ -111,8 +111,8 @@ class CorpusComparison:
 
 
 def compare_corpora(old: Location, new: Location, ngrams: int = 0) -> CorpusComparison:
-    """Compare two published corpora, including their n-grams of up to `ngrams` words, or no n-grams if it is
-    0. Raises UserError if `ngrams` is not from 0 to 5, or if the corpora have no source in common.
+    """Compare two published corpora and, unless `ngrams` is 0, their n-grams of up to `ngrams` words. Raises
+    UserError if `ngrams` is not from 0 to 5, or if the corpora have no source in common.
     """
     if not 0 <= ngrams <= MOST_WORDS:
         raise UserError(f"--ngrams: got {ngrams}, expected 0 to {MOST_WORDS} words")

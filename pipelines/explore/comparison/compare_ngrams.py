@@ -110,8 +110,10 @@ def compare_ngrams(old: Corpus, new: Corpus, most_words: int) -> NgramComparison
 
 
 def log_odds_scores(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Return the score of each n-gram, float64 [n], from its counts in two samples, each [n]. The score is
-    positive if the n-gram is over-represented in `new`. Every n-gram must occur in at least one sample.
+    """Return the score of each n-gram, float64 [n]: its log-odds ratio divided by the ratio's standard
+    deviation (see the module's docstring). `old` and `new`, each [n], are the n-grams' counts in two samples.
+    The score is positive if the n-gram is over-represented in `new`. Every n-gram must occur in at least one
+    sample.
     """
     old, new = old.astype(np.float64), new.astype(np.float64)
     prior = old + new

@@ -1,10 +1,9 @@
-"""The search index of one part: its texts, as `search` shows them, and the sorted places of their characters
-(a truncated suffix array).
+"""The search index of one part: its texts, as `search` shows them, and a truncated suffix array of them.
 
 An index is a directory with three files. `texts.arrow` is an uncompressed, memory-mapped table with a row for
-each document of the part. `places.bin` contains the sorted places (see
-`pipelines.kernels.search.sorted_places`), one segment of consecutive documents after another. `manifest.json`
-is written last, so an index without it is unfinished. The same part always gives the same bytes.
+each document of the part. `places.bin` contains the suffix array of each segment of consecutive documents, as
+sorted places (see `pipelines.kernels.search.sorted_places`). `manifest.json` is written last, so an index
+without it is unfinished. The same part always gives the same bytes.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,8 +28,9 @@ _TEXTS, _PLACES, _MANIFEST = "texts.arrow", "places.bin", "manifest.json"
 
 @dataclass(frozen=True)
 class _Segment:
-    """Consecutive documents with less than 16 MiB of text together, or a single longer document. `places` is
-    the number of their characters; the place of each takes `width` bytes in the index.
+    """A segment of the index: the sorted places of consecutive documents with less than 16 MiB of text
+    together, or of a single longer document. `rows` is the number of documents, `places` the number of
+    places, one per character, and `width` the bytes that each place takes.
     """
 
     rows: int
@@ -50,8 +50,7 @@ class PartIndex:
 
     def search(self, query: Query, kept: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows of the documents with a hit, in ascending order, and the number of hits in each,
-        both int64. If `kept` is given, bool with an entry for each document of the part, only kept documents
-        are returned.
+        both int64. With `kept`, bool [documents of the part], only documents that it marks are returned.
         """
         if query.phrase is not None and not query.words:
             rows, counts = self._count(query.phrase)

@@ -50,8 +50,9 @@ def _read_alternative(pattern: str, at: int) -> tuple[str, int] | None:
 
 
 def _read_item(pattern: str, at: int) -> tuple[str, int] | None:
-    """Return (literal, end) for the item at the offset `at`, or None if its meaning is uncertain. The literal
-    is empty unless the item is a literal character.
+    """Return (literal, end) for the item of a regular expression that begins at the offset `at`: a character,
+    an escape, a class or a group. The literal is the character that the item matches, or empty if it can
+    match several or none. `end` is the offset after the item. Return None for an item that is not understood.
     """
     character = pattern[at]
     if character == "\\":

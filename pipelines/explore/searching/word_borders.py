@@ -25,8 +25,8 @@ def first_words(text: str, ngram: str) -> int:
 
 
 def _occurrences(texts: pa.Array, ngram: bytes) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield (row of the first text, offsets of the texts, byte offsets of the occurrences) for each block of
-    texts that has occurrences. All offsets are relative to the block.
+    """Yield (row of the first text, offsets of the texts, byte offsets of the n-gram's occurrences) for each
+    block of texts that has occurrences. All offsets are relative to the block.
     """
     from pipelines.kernels.text.buffers import blocks, text_buffers
     from pipelines.kernels.text.characters import classify

@@ -46,7 +46,9 @@ def pair_cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _are_alike(left: np.ndarray, right: np.ndarray, least: np.float32) -> np.ndarray:
-    """Return whether the cosine of each left and right vector is at least `least`, bool [left, right]."""
+    """Return for each pair of a left and a right vector whether their cosine is at least `least`, bool [left,
+    right].
+    """
     products = unit_rows(left) @ unit_rows(right).T
     alike = products >= least
     rows, columns = np.nonzero(np.abs(products - least) < _UNSURE)
@@ -114,9 +116,9 @@ def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
 
 
 def spread_first(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Return the vectors reordered so that the first `count` are far from one another and the rest follow in
-    their original order. Fewer than `count` are moved to the front once every other vector has a cosine of
-    0.9999 or more to one of them.
+    """Choose up to `count` vectors that are far from one another, and return all vectors with the chosen ones
+    first. The others keep their order. The choice ends early when every other vector has a cosine of 0.9999
+    or more to a chosen one.
 
     This is greedy k-means++ with 1 - cosine as the squared distance and 2 + ln(count) candidates per step
     (Arthur and Vassilvitskii 2007, sections 2.2 and 7).

@@ -32,10 +32,10 @@ def signatures(
     documents given as Arrow buffers.
 
     `characters.lower_runs` with `keep` turns a document into units joined by one space. A shingle is a run of
-    units just long enough to weigh as much as `ngram` words (see `WEIGHTS`), or `ngram` characters if `unit`
-    is not "word". A shorter document is a single shingle. A document without units has datasketch's empty
-    signature, 0xFFFFFFFF throughout. `permutations` contains the factors and the summands, uint32 [2,
-    num_perm].
+    units just long enough to weigh as much as `ngram` words (see `WEIGHTS`) or, if `unit` is not "word", a
+    run of `ngram` characters. A shorter document is a single shingle. A document without units has
+    datasketch's empty signature, 0xFFFFFFFF throughout. `permutations`, uint32 [2, num_perm], contains the
+    factors a, then the summands b, of the module's docstring.
     """
     n = len(offsets) - 1
     out = np.full((n, permutations.shape[1]), 0xFFFFFFFF, np.uint32)
@@ -76,9 +76,15 @@ _Block = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]
 
 
 def _iterate_units(offsets: np.ndarray, data: np.ndarray, unit: str, keep: int) -> Iterator[tuple[int, int, _Block]]:
-    """Yield (first, end, units) for each block of documents from `first` to `end` - 1. `units` consists of
-    bytes, offsets of documents, starts of units, offsets of documents into these starts, kinds of units, and
-    the number of bytes between two units.
+    """Yield (first, end, units) for each block; the block has the documents from `first` to `end` - 1.
+    `units` is a tuple of
+
+    - the bytes of the documents after `lower_runs`
+    - the offset of each document in these bytes
+    - the start of each unit in these bytes
+    - the index of each document's first unit
+    - the kind of each unit, 0 for characters
+    - the number of bytes between two units: 1 for words, 0 for characters
     """
     for first, last, block_offsets, block in blocks(offsets, data):
         runs = lower_runs(block_offsets, block, keep)
@@ -141,8 +147,8 @@ def _xxh32(data: np.ndarray, i: int, end: int) -> np.uint32:
 
 @kernel()
 def _finalize(value: np.uint64) -> np.uint32:
-    """Apply MurmurHash3's 32-bit finalizer, as the affine32 scheme does to every hash before the
-    permutations.
+    """Apply MurmurHash3's 32-bit finalizer to a hash. The affine32 scheme does this to every hash before it
+    applies the permutations.
     """
     value = ((value ^ (value >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & _MASK
     value = ((value ^ (value >> np.uint64(13))) * np.uint64(0xC2B2AE35)) & _MASK

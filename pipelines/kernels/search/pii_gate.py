@@ -58,7 +58,8 @@ def _classes() -> np.ndarray:
 
 
 def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the hits in text order: the index of each hit's document and its byte offset within it, both int64.
+    """Return the hits in text order: the index of each hit's document and its byte offset within it, both
+    int64.
 
     `offsets` int64 [n + 1] and `data` uint8 are the buffers of a large_string array of UTF-8. The byte of a
     hit depends on its kind:
@@ -67,19 +68,19 @@ def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.nda
     - `quad`: the third or a later dot, with one to three digits between the dots and a digit before the first.
     - `colons`: the first of two adjacent colons, or the sixth or a later colon, with groups of one to four
       hexadecimal digits between the colons.
-    - `iban`: the second check digit after two capitals, if eight capitals or digits follow. The six bytes after it
-      may include spaces and hyphens.
+    - `iban`: the second check digit after two capitals, if eight capitals or digits follow. The six bytes
+      after it may include spaces and hyphens.
     - `wallet`: the 26th letter or digit of a run, counted from its first 1 or 3.
-    - `hardware`: the fifth or a later separator after pairs of hexadecimal digits, or the second or a later dot
-      after groups of four.
-    - `fiscal`: in a run of letters, digits and non-ASCII characters, the first character up to which the run has
-      at least 16 characters, 9 or more of them ASCII; then every 16th character after it.
+    - `hardware`: the fifth or a later separator after pairs of hexadecimal digits, or the second or a later
+      dot after groups of four.
+    - `fiscal`: in a run of letters, digits and non-ASCII characters, the first character at which the run is
+      at least 16 characters long and has 9 or more ASCII characters; then every 16th character after it.
     - `userinfo`: the colon of ://, if a character precedes it and USER:PASSWORD@ follows.
-    - `secret`: in a run of [A-Za-z0-9_.-], the first character up to which the run has at least 20 characters,
-      10 or more of them letters or digits.
+    - `secret`: in a run of [A-Za-z0-9_.-], the first character at which the run is at least 20 characters
+      long and has 10 or more letters or digits.
     - `private`: the P of PRIVATE KEY.
-    - `value`: a colon or equals sign that is followed by 16 or more characters of [A-Za-z0-9+/=_.~-], among them both
-      letters and digits. `>`, up to four blanks and a quotation mark may come before these characters.
+    - `value`: a colon or equals sign that is followed by 16 or more characters of [A-Za-z0-9+/=_.~-], among
+      them both letters and digits. `>`, up to four blanks and a quotation mark may come before these characters.
     """
     positions = _collect(_KERNELS[kind], offsets, data)
     rows = np.asarray(np.searchsorted(offsets, positions, side="right") - 1)
@@ -109,8 +110,8 @@ def find_chains(offsets: np.ndarray, data: np.ndarray, least: int, codes: bool =
 
 
 def _collect(kernel: Callable[..., int], offsets: np.ndarray, data: np.ndarray, *more: int) -> np.ndarray:
-    """Return all hits of a kernel. A kernel counts every hit but writes only those for which the array has
-    room.
+    """Return all numbers that a kernel finds, int64. A kernel returns how many there are, but writes only as
+    many as its output array has room for. It is therefore run again with a larger array if there are more.
     """
     out: np.ndarray = np.empty(3 * max(1024, len(data) // 512), np.int64)
     while (count := kernel(offsets, data, _classes(), out, *more)) > len(out):

@@ -63,8 +63,11 @@ def find_keys(keys: np.ndarray, slots: np.ndarray, wanted: np.ndarray) -> np.nda
 
 
 def first_equal(data: np.ndarray, begins: np.ndarray, lengths: np.ndarray, hashes: np.ndarray) -> np.ndarray:
-    """Return for each range data[begins[k]:begins[k] + lengths[k]] the index of the first range with equal
-    bytes, int64 [n]. Every range must have eight bytes or more, and equal ranges must have equal hashes.
+    """Return, for each range, the index of the first range with the same bytes, int64 [n]. This is the
+    range's own index if no earlier range has those bytes.
+
+    Range k is data[begins[k]:begins[k] + lengths[k]]. Every range must have at least eight bytes, and equal
+    ranges must have equal hashes (uint64).
     """
     order = sort_by(hashes)
     first = np.empty(len(order), np.int64)
@@ -101,17 +104,20 @@ def elect_windows(keys: np.ndarray, offsets: np.ndarray, data: np.ndarray, size:
 def find_repeats(
     documents: np.ndarray, starts: np.ndarray, counts: np.ndarray, numbers: np.ndarray, runs: WindowRuns, size: int
 ) -> tuple[np.ndarray, ...]:
-    """Find the ranges of windows of a part that also occur earlier in the part or in an earlier part. Return
-    four int64 arrays: the document, first window, window after the last, and winner of each range. Windows
-    are numbered by the byte offsets at which they start.
+    """Find the ranges of windows of a part that also occur earlier, in the same part or in an earlier one. A
+    window is `size` bytes of a document; its number is the byte offset at which it starts. A window that
+    overlaps its first occurrence does not count as repeated.
 
-    Block k consists of counts[k] windows of `size` bytes in the document documents[k], the first of them at
-    starts[k]. Blocks are in the order of the text. Equal blocks have the same number in `numbers`: 0, 1, ...
-    in the order of their first occurrences. The blocks and owners in `runs` are such numbers; the owner is -1
-    if the run's windows first occur in an earlier part. `runs` must be sorted by block, then by first window.
+    Return four int64 arrays [ranges]: the document, the first window, the window after the last, and the
+    winner of each range. The winner is the document in which the range's first window first occurs, or -1 - r
+    if that window is in a run r whose owner is -1.
 
-    Windows that overlap their first occurrence do not count. The winner is the document in which the range's
-    first window first occurs, or -1 - r if that window is in a run r with the owner -1.
+    The windows are given in blocks, in the order of the text. Block k consists of counts[k] consecutive
+    windows of the document documents[k], the first of them at starts[k]. `numbers` contains the number of
+    each block's content: 0, 1, ... in the order of first occurrence, so equal blocks have the same number.
+
+    `runs` must be sorted by block, then by first window. Its `blocks` and `owners` hold the numbers of
+    blocks' contents; an owner is -1 if the run's windows first occur in an earlier part.
     """
     firsts = np.flatnonzero(numbers > np.append(-1, np.maximum.accumulate(numbers))[:-1])
     bounds = np.searchsorted(runs.blocks, np.arange(len(firsts) + 1))

@@ -18,8 +18,9 @@ _PIECES = 32  # pieces of a phrase whose frequency is looked up
 
 
 def sort_places(data: np.ndarray) -> np.ndarray:
-    """Return the sorted places of a text of UTF-8 bytes, uint8 [characters, 3 or 4]. Each row is a
-    little-endian number.
+    """Return the places of a text of UTF-8 bytes, that is, the offsets of its characters. They are sorted by
+    the first bytes at each place (5, or 4 if `data` has more than MOST_NARROW bytes), then by offset. The
+    result is uint8 [characters, 3 or 4]; each row is one place as a little-endian number.
     """
     width = 3 if len(data) <= MOST_NARROW else 4
     keys = np.empty(len(data), np.uint64)
@@ -112,8 +113,9 @@ def _bound(data: np.ndarray, places: np.ndarray, piece: np.ndarray, after: bool)
 def _compare_rest(
     data: np.ndarray, places: np.ndarray, low: int, high: int, at: int, phrase: np.ndarray, starts: np.ndarray
 ) -> int:
-    """Write the offsets of the occurrences of a phrase to `starts`, and return their number. Only the places
-    `low` to `high` - 1 are examined: those where the piece at offset `at` of the phrase occurs.
+    """Write the byte offsets at which a phrase occurs to `starts`, and return their number. Only the places
+    `low` to `high` - 1 are examined. The text at each of these places is known to begin with a piece of the
+    phrase, which starts at byte `at` of the phrase.
     """
     found, size = 0, len(phrase)
     for k in range(low, high):

@@ -70,8 +70,8 @@ def join_ranges(
     documents: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Merge byte ranges that overlap or touch within a document. The ranges must be sorted by document and
-    start. Return three arrays over the merged ranges, int64: the index of the first range merged, the start
-    and the end.
+    start. For each merged range, return the index of the first range in it, its start and its end, as three
+    int64 arrays.
     """
     if not len(starts):
         return starts, starts, ends

@@ -1,13 +1,14 @@
 """Evaluate an ensemble of decision trees on rows of numbers, and attribute each result to the columns that
 the trees test.
 
-The trees are those of histogram-based gradient boosting, as scikit-learn grows them. A node sends a number
-that is at most its threshold to the left, and a missing number (NaN) to the side that the node specifies.
+The trees are those of histogram-based gradient boosting, as scikit-learn grows them. At each node, a value
+that is at most the threshold goes to the left, a larger one to the right, and a missing one (NaN) to the side
+that the node specifies.
 
 Attribution follows Saabas 2014, "Interpreting random forests". The expected value of a node is the mean value
 of the leaves below it, weighted by their numbers of training documents. The change of the expected value from
-a node to its child is attributed to the column that the node tests. The changes of a row add up to the sum of
-the values of the leaves that it reaches minus the sum of the roots' expected values.
+a node to its child is attributed to the column that the node tests. For each row, the changes add up to the
+sum of the values of the leaves that it reaches, minus the sum of the roots' expected values.
 """
 
 from typing import NamedTuple
@@ -34,11 +35,12 @@ _ROWS = 128  # rows per block: a tree, which all rows of a block ask before the 
 
 @kernel(nogil=True)
 def add_trees(values: np.ndarray, trees: Trees, results: np.ndarray, changes: np.ndarray) -> None:
-    """Evaluate all trees on each row of `values`, float64 [n, columns]. For each row, add the values of the
-    leaves that it reaches to `results`, float64 [n], and the changes of the expected value on the way there
-    to `changes`, float64 [n, columns], each in the column that the node tests.
+    """Evaluate all trees on each row of `values`, float64 [n, columns]. Add the values of the leaves that the
+    row reaches to the row's entry in `results`, float64 [n]. For each step from a node to its child, add the
+    change in the expected value to the row's entry in `changes`, float64 [n, columns], in the column that the
+    node tests.
 
-    Four rows walk down a tree together, so that the processor has work while one of them waits for its
+    Four rows walk down a tree at a time, so that the processor can work on the others while one waits for its
     previous step.
     """
     inner, columns, children = _arrange(trees)
@@ -91,8 +93,8 @@ def _step(
     values: np.ndarray,
     changes: np.ndarray,
 ) -> np.uint32:
-    """Return the child to which a row's values lead from a node, and add the change of the expected value to
-    the row's `changes`.
+    """Return the child of `node` to which a row's `values` lead. Add the change in the expected value, from
+    the node to the child, to the entry of `changes` for the column that the node tests.
     """
     column = columns[node]
     value = values[column]

@@ -71,13 +71,15 @@ def find_entries(
     offsets: np.ndarray,
     bits: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the entries of a word list in texts. Text n is data[offsets[n]:offsets[n + 1]], and entry e is
-    entries[bounds[e]:bounds[e + 1]]. `slots` is the hash table that `index_entries` has filled, and `bits`
-    the second table of `tables.lower_case`.
+    """Find the entries of a word list in texts, which must be made by `characters.lower_runs`. Text n is
+    data[offsets[n]:offsets[n + 1]], and entry e is entries[bounds[e]:bounds[e + 1]]. `slots` is the hash
+    table that `index_entries` has filled, and `bits` is the second table of `tables.lower_case`.
 
-    Return two arrays. Each row of the first, int64 [occurrences, 3], holds the index of the text, the number
-    of words before the occurrence, and the length of the occurrence in bytes. Each row of the second, int64
-    [texts, 2], holds the length of the text in bytes and its number of words. Lengths exclude spaces.
+    Occurrences do not overlap; of the entries that begin at one place, the longest counts. Return two arrays
+    (a length is a number of bytes without spaces):
+
+    - int64 [occurrences, 3]: the index of the text, the number of words before the occurrence, and its length
+    - int64 [texts, 2]: the length of each text and its number of words
     """
     count = len(offsets) - 1
     occurrences, texts, number = np.zeros((64, 3), np.int64), np.zeros((count, 2), np.int64), 0

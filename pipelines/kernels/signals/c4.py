@@ -1,11 +1,12 @@
-"""C4's rules for lines, as stated in its paper and as implemented in tfds and datatrove.
+"""Judge lines by C4's rules, as stated in its paper and as implemented in tfds and datatrove.
 
 The first test that a line fails decides its verdict. In tfds and datatrove, a line that an earlier test has
 dropped therefore cannot drop its page. The variants also differ in the tests that they apply, in the marks
 that may end a line, and in what counts as a line; `tests/pipelines/kernels/reference_signals.py` states them
-in plain Python. Citation markers ([1], [edit], [citation needed]) are removed from lines before the lines are
-judged, but the test for long words, and datatrove's test for few words, still see the markers. Lines with
-markers are copied without them into another block and judged there.
+in plain Python.
+
+Citation markers ([1], [edit], [citation needed]) are removed before a line is judged. Only the test for long
+words, and datatrove's test for few words, still see them.
 """
 
 from typing import NamedTuple
@@ -73,8 +74,9 @@ def count_peer_pages(
     data: np.ndarray, classes: np.ndarray, tokens: Tokens, hits: Hits, rows: StrippedLines, documents: int
 ) -> dict[str, np.ndarray]:
     """Return the counts that the page rules of tfds and datatrove need, keyed by name, int64 [documents]
-    each: the sentences in kept lines, the lines that drop the page for "lorem ipsum", and those that drop it
-    for an opening curly bracket. Lines that an earlier test drops do not drop the page.
+    each. There are three for each of the two variants: the sentences in kept lines, the lines with "lorem
+    ipsum", and the lines with an opening curly bracket. The last two leave out lines that an earlier test has
+    dropped.
 
     `rows` is the first result of `line_variants.find_stripped_lines`.
     """
@@ -306,9 +308,12 @@ def _verdicts(
     token_starts: np.ndarray, token_ends: np.ndarray, token_kinds: np.ndarray, places: np.ndarray,
     hit_kinds: np.ndarray, verdicts: np.ndarray, sentences: np.ndarray, without: int,
 ) -> None:  # fmt: skip
-    """Fill `verdicts`, `phrases` and datatrove's column of `sentences`; trim `starts` and `ends`.
-    `original_chunks` holds the result of `_count_chunks` for each row with its citation markers: an input if
-    `given` (the markers have been removed), otherwise an output.
+    """Fill `verdicts`, `phrases` and datatrove's column of `sentences`, and trim white space from the rows by
+    moving `starts` and `ends`.
+
+    `original_chunks` holds the result of `_count_chunks` for each row before its citation markers are
+    removed. With `given`, the markers have been removed and the caller has filled `original_chunks`;
+    otherwise, this function fills `original_chunks`.
     """
     word, token, hit = 0, 0, 0
     for row in range(len(starts)):

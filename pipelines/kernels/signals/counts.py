@@ -65,8 +65,8 @@ STOP_TABLE, _STOP_FACTOR = _hash_stop_words()
 
 
 def count(segments: Segments) -> dict[str, np.ndarray]:
-    """Return the counts for every document in a block, keyed by name, int64 [documents] each, and `entropy`,
-    float64: the sum of c ln c over the counts c of the distinct words.
+    """Return the counts for every document in a block, as int64 arrays [documents] keyed by name. Only
+    `entropy` is float64: the sum of c ln c over the counts c of a document's distinct words.
     """
     offsets, data, classes, words, lines, paragraphs, sentences = segments
     hits = find_phrases(offsets, data)

@@ -53,8 +53,8 @@ def hash_words(data: np.ndarray, words: Spans) -> np.ndarray:
 
 
 def ngram_keys(hashes: np.ndarray, n: int) -> np.ndarray:
-    """Return the key of every n-gram of one text, uint64 [len(hashes) - n + 1]. n must be at most the number
-    of words.
+    """Return the key of every n-gram of a text, uint64 [words - n + 1]. `hashes` contains the hash of each of
+    its words, as returned by `hash_words`. n must be at most the number of words.
     """
     out = np.empty(len(hashes) - n + 1, np.uint64)
     _keys(hashes, n, out)

@@ -32,9 +32,9 @@ def ngram_chars(
     several are equally frequent); for the other six (n = 5 to 10), every n-gram that occurs at least twice.
     Each word of the text counts only once, even where n-grams overlap.
 
-    The words of document d are those from offsets[d] to offsets[d + 1] - 1. Word w is numbered ids[w] and has
-    chars[w] characters. `sizes`, int32 [documents, 9], holds the nine values of n for each document,
-    ascending: SIZES, or the equivalent numbers of units (`units.ngram_sizes`).
+    The words of document d are those from offsets[d] to offsets[d + 1] - 1. Word w has chars[w] characters.
+    ids[w] numbers the distinct words of its document from 0. `sizes`, int32 [documents, 9], holds the nine
+    values of n for each document, ascending: SIZES, or the equivalent numbers of units (`units.ngram_sizes`).
     """
     out = np.zeros((len(offsets) - 1, len(_SIZES)), np.int64)
     entropy = np.zeros(len(offsets) - 1)
@@ -115,8 +115,9 @@ def _find_repeated_words(
 def _extend_ngrams(
     left: int, slots: np.ndarray, keys: np.ndarray, counts: np.ndarray, places: np.ndarray, numbers: np.ndarray
 ) -> tuple[int, int]:
-    """Extend repeated n-grams in place to the (n + 1)-grams that may be repeated, and count each distinct
-    one. Return (number of occurrences, number of distinct (n + 1)-grams).
+    """Replace the repeated n-grams in `places` and `numbers` with (n + 1)-grams, each made of two repeated
+    n-grams at successive places. No other (n + 1)-gram can be repeated. Count each distinct (n + 1)-gram in
+    `counts`, and return (number of occurrences, number of distinct (n + 1)-grams).
     """
     size, distinct, kept = _LEAST_SLOTS, 0, 0
     slots[:size] = -1

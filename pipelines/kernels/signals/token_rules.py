@@ -1,7 +1,7 @@
-"""Split chunks that are not plain into datatrove's word tokens (see `tokens`).
+"""Split chunks that are not plain (see `tokens`) into datatrove's word tokens.
 
-Tokens are split off the front of a chunk, then off its back. The rest is split inside, unless it looks like a
-web address.
+Tokens are split off the front of a chunk, then off its back. What remains is divided further, unless it looks
+like a web address.
 """
 
 import numpy as np
@@ -111,8 +111,8 @@ def _keeps_full_stop(data: np.ndarray, begin: int, end: int, with_stop: np.ndarr
 
 @kernel()
 def _clitic(data: np.ndarray, begin: int, end: int) -> int:
-    """Return the length in bytes of the n't, 're, 've, 'll, 's, 'm or 'd at the end of a chunk, or 0 if there
-    is none or nothing precedes it. Case is ignored, and the apostrophe may be ' or U+2019.
+    """Return the length in bytes of the clitic (n't, 're, 've, 'll, 's, 'm or 'd) at the end of a chunk, or 0
+    if there is none or nothing precedes it. Case is ignored, and the apostrophe may be ' or U+2019.
     """
     last = data[end - 1] | 0x20
     before = data[end - 2] | 0x20 if end - 2 >= begin else 0

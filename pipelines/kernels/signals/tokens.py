@@ -1,5 +1,5 @@
-"""datatrove's word tokens: those of spaCy's blank English tokenizer, computed with only the rules that matter
-in ordinary text.
+"""Split text into datatrove's word tokens: those of spaCy's blank English tokenizer, except that rules which
+hardly matter in ordinary text are left out.
 
 `tests/pipelines/kernels/reference_signals.py` states the rules and documents how closely they agree with
 spaCy. Most chunks between white space are plain: a run of letters and numbers, with or without marks around
@@ -60,9 +60,9 @@ def find_tokens(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> T
 
 @kernel(inline="always")
 def _plain_bytes(kinds: np.uint64) -> np.uint64:
-    """Return eight bytes whose lowest bit is 1 for letters and numbers; the other bits have no meaning.
-    Letters and numbers have the class bit WORD (0) but not EXTEND (7); those with CLOSE (6) also have LETTER
-    (1).
+    """Return eight bytes, one for each class byte in `kinds`. Their lowest bit is 1 for letters and numbers;
+    the other bits have no meaning. Letters and numbers have the class bit WORD (0) but not EXTEND (7); those
+    with CLOSE (6) also have LETTER (1).
     """
     return kinds & ~(kinds >> np.uint64(7)) & ~((kinds >> np.uint64(6)) & ~(kinds >> np.uint64(1)))
 
@@ -79,9 +79,9 @@ def _mark_kind(bits: int) -> int:
 
 @kernel(inline="always")
 def _plain_ending(data: np.ndarray, begin: int, plain: int, end: int, table: np.ndarray) -> tuple[int, int]:
-    """Return where the one or two tokens that follow a chunk's letters and numbers begin; if there is only
-    one, the second position is `end`. Return (-1, -1) if the rules are needed to decide. The letters and
-    numbers end at `plain`.
+    """Return the start of each of the one or two tokens that follow a chunk's letters and numbers, which end
+    at `plain`. If only one token follows, the second start is `end`. Return (-1, -1) if only `token_rules`
+    can split the chunk.
     """
     if end - plain > 2:
         return -1, -1
@@ -131,8 +131,10 @@ def _scan(
     offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, table: np.ndarray, starts: np.ndarray, ends: np.ndarray,
     kinds: np.ndarray, counts: np.ndarray,
 ) -> bool:  # fmt: skip
-    """Write the tokens of plain chunks. Of any other chunk, write the ASCII marks at its front as tokens, and
-    the rest as one token that needs rules. Return whether all chunks are plain.
+    """Write the tokens of all documents to `starts`, `ends` and `kinds`, and the number of tokens up to the
+    end of each document to `counts`. A plain chunk is split completely. Any other chunk is split into the
+    ASCII marks at its front and a single token for the rest, which is marked NEEDS_RULES. Return whether all
+    chunks are plain.
     """
     token, all_plain = 0, True
     for d in range(len(offsets) - 1):

@@ -138,7 +138,9 @@ def is_final_sigma(data: np.ndarray, begin: int, i: int, end: int, bits: np.ndar
 
 @kernel()
 def encode(point: int, out: np.ndarray, at: int) -> int:
-    """Write a code point to `out` as UTF-8, from position `at` on, and return the position after it."""
+    """Write a code point to `out` as UTF-8, starting at position `at`. Return the position after its last
+    byte.
+    """
     if point < 0x80:
         out[at] = point
         return at + 1

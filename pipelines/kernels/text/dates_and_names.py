@@ -1,22 +1,29 @@
-"""Dates and names in English text, found by patterns. They are the spans of salient span masking (REALM: Guu
-et al., 2020, section 3.4, which finds dates with a regular expression and names with a tagger).
+"""Patterns that find dates and names in English text, the spans of salient span masking (REALM: Guu et al.,
+2020, section 3.4, where a tagger finds the names).
 
-**Date**: a month with its day (and the day of the week before them), its year or both (`Friday, 4 July 1969`,
-`July 4th`, `Sept. 1969`); an ISO date (`1969-07-04`); a year from 1000 to 2099, a decade (`1960s`), or two years with
-a dash between them (`1914-18`). A number is not a year if it follows a letter, a digit, a point, a comma, a hyphen, a
-slash, a hash or one of `$£€¥₹₩₽`, or if it comes before a letter, a percent sign, or a point, comma, slash or hyphen
-with a digit after it. Any other four-digit number in that range is taken for a year, because a pattern cannot tell.
+A date is one of these:
 
-**Name**: a run of capitalised words outside dates, with single spaces between them. A word begins with an upper-case
-letter and has two characters or more, with hyphens and apostrophes inside (`Jean-Luc`, `O'Brien`), but without a
-possessive `'s`. Initials (`J. R. R. Tolkien`) and a title (`Mr. Smith`) belong to the run that follows.
+- a month with its day, its year or both; a day of the week before the day belongs to the date
+  (`Friday, 4 July 1969`, `July 4th`, `Sept. 1969`)
+- an ISO date (`1969-07-04`)
+- a year from 1000 to 2099, a decade (`1960s`), or two years with a dash between them (`1914-18`)
+
+A number is not a year if it follows a letter, a digit, a point, a comma, a hyphen, a slash, a hash or one of
+`$£€¥₹₩₽`, or if it comes before a letter, a percent sign, or a point, comma, slash or hyphen with a digit
+after it. Any other four-digit number in that range counts as a year, even if it is a quantity.
+
+A name is a run of capitalised words outside dates, with single spaces between them. A word begins with an
+upper-case letter, has two or more characters, and may contain hyphens and apostrophes (`Jean-Luc`,
+`O'Brien`). A possessive `'s` is not part of it. Initials (`J. R. R. Tolkien`) and a title (`Mr. Smith`)
+belong to the run that follows.
 
 A word that begins a sentence, a line or a quotation, or follows a colon, is capitalised anyway. It is
 therefore left out of its run if the document also has it in lower case (`The United States`). If it is the
-whole run, it is a name only if the document also has it, capitalised, in the middle of a sentence. As a
-consequence, titles in capitals, adjectives (`French`) and days of the week are names, `of` divides a name,
-and text in which every word is capitalised is one name after another. A tagger would do better, at many times
-the cost.
+whole run, it is a name only if the document also has it, capitalised, in the middle of a sentence.
+
+The patterns make mistakes: they take capitalised words in headings, adjectives (`French`) and days of the
+week for names, they divide a name at `of`, and where every word is capitalised, they find one name after
+another. A tagger would do better, at many times the cost.
 
 No date or name continues on the next line.
 """
@@ -110,8 +117,8 @@ def find_dates_and_names(
 
 
 def _spans_of(text: str, sentences: list[int]) -> list[tuple[int, int, int]]:
-    """Return (start, end, index in SPAN_TYPES) of every date and name in a document, in order. Positions,
-    including those of `sentences`, the starts of its sentences, count characters.
+    """Return (start, end, index in SPAN_TYPES) of every date and name in a document, in order. `sentences`
+    lists where its sentences start. All positions count characters.
     """
     dates = [match.span() for match in _DATE.finditer(text)]
     gaps = zip([0, *(end for _, end in dates)], [*(begin for begin, _ in dates), len(text)], strict=True)

@@ -1,5 +1,6 @@
-"""Lines and paragraphs as other implementations split them: lines at every line break of `str.splitlines` or,
-untrimmed, at runs of line feeds; paragraphs at runs of two or more line feeds.
+"""Find lines, line breaks and paragraphs as the filters of other projects define them. Lines are separated by
+line feeds only, or by every line break that `str.splitlines` recognises. Paragraphs are separated by two or
+more line feeds.
 """
 
 from typing import NamedTuple
@@ -26,8 +27,8 @@ class StrippedLines(NamedTuple):
 
 
 class SplitLines(NamedTuple):
-    """The lines and paragraphs of a block, split at line feeds, and the numbers of line feeds and of lines in
-    the sense of `str.splitlines` in each document.
+    """The lines and paragraphs of a block, split at line feeds. `feeds` and `breaks` count the line feeds and
+    the lines of `str.splitlines` in each document.
     """
 
     lines: Spans  # re.split("\n+", text), with white space and empty lines at the ends
@@ -37,9 +38,9 @@ class SplitLines(NamedTuple):
 
 
 def find_stripped_lines(data: np.ndarray, classes: np.ndarray, lines: Spans) -> tuple[StrippedLines, StrippedLines]:
-    """Return two sets of lines of a block: all its lines, split at line breaks of any kind; and, left whole,
-    those of `lines` that contain a break other than a line feed. `lines` are the lines between line feeds
-    (`segment.find_lines`).
+    """Return two sets of stripped lines of a block. `lines` are the block's lines between line feeds
+    (`segment.find_lines`). The first set holds the lines between line breaks of any kind. The second holds
+    those of `lines` that contain a break other than a line feed, without dividing them there.
     """
     most = len(data) // 2 + len(lines.offsets)
     rows = [
@@ -54,8 +55,8 @@ def find_stripped_lines(data: np.ndarray, classes: np.ndarray, lines: Spans) -> 
 
 
 def split_lines(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> SplitLines:
-    """Return the lines and paragraphs of a block of documents, split at line feeds, and the counts of
-    `SplitLines`. An empty document has no lines and no paragraphs.
+    """Split a block of documents at line feeds into lines and paragraphs, and count the line feeds and the
+    lines of `str.splitlines` in each document. An empty document has no lines and no paragraphs.
     """
     lines, paragraphs = (
         Spans(np.empty(most, np.int32), np.empty(most, np.int32), np.zeros(len(offsets), np.int64))
@@ -73,8 +74,9 @@ def split_lines(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> S
 def find_breaks(
     data: np.ndarray, ends: np.ndarray, limits: np.ndarray, by_feeds: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each line k, find the first line break at or after its end, ends[k], and before limits[k]. Return
-    the starts and the ends of these breaks, int64 [lines] each; both are limits[k] if there is none.
+    """Find, for each line k, the first line break in data[ends[k]:limits[k]], where ends[k] is the end of the
+    line. Return the starts and the ends of these breaks, int64 [lines] each; both are limits[k] if there is
+    none.
 
     With `by_feeds`, only line feeds are breaks; otherwise every break of str.splitlines is one.
     """

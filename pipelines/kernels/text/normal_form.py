@@ -52,8 +52,9 @@ def fineweb_forms(texts: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
 
 
 def _mend(data: np.ndarray, offsets: np.ndarray, out: np.ndarray, ends: np.ndarray, special: np.ndarray) -> np.ndarray:
-    """Return the normal forms of a block's documents as bytes: those in `out` and, computed here, those of
-    the `special` documents, which the kernel left out. Correct `ends` in place.
+    """Return the normal forms of a block's documents as bytes, one after another. `out` and `ends` hold the
+    forms that the kernel computed; the `special` documents, which it left out, are computed here. Correct
+    `ends` in place.
     """
     pieces, sizes = [], np.diff(ends)
     for row in range(len(special)):
@@ -69,12 +70,12 @@ def _mend(data: np.ndarray, offsets: np.ndarray, out: np.ndarray, ends: np.ndarr
 
 @functools.cache
 def _forms() -> tuple[np.ndarray, np.ndarray]:
-    """Return the table of normal forms: an entry for every code point, int32 [0x110000], and the UTF-8 bytes
-    to which entries refer, uint8.
+    """Return the table of normal forms as two arrays: an entry for each code point (int32 [0x110000]), and
+    the UTF-8 bytes that the entries point into (uint8).
 
     An entry is _SAME for a character that does not change, _DIGIT for a decimal digit, and _REORDERED for a
     character whose normal form contains a combining mark, because normalisation may move such a mark past
-    others. For any other character, the entry gives the position and size of its normal form in the bytes.
+    others. For any other character, the entry gives the position and size of its normal form in those bytes.
     """
     characters = [chr(point) for point in ASSIGNED.tolist()]
     categories = np.array(list(map(unicodedata.category, characters)))

@@ -62,8 +62,9 @@ def find_phrases(offsets: np.ndarray, data: np.ndarray) -> Hits:
 
 @kernel()
 def _candidates(data: np.ndarray) -> np.ndarray:
-    """Return uint8 [bytes]: 1 at each byte that may be an opening brace, an opening bracket or an anchor of
-    `_PHRASES`, else 0. LLVM vectorises the loop because it has no branches.
+    """Mark the bytes that may be an opening brace, an opening bracket or an anchor of `_PHRASES`. Return
+    uint8 [bytes], with 1 for these bytes and 0 for all others. The loop has no branches, so that LLVM can
+    vectorise it.
     """
     out = np.ones(len(data), np.uint8)
     n = max(len(data) - 2, 0)

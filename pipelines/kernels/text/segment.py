@@ -1,7 +1,7 @@
 """Segmentation: the words, lines, paragraphs and sentences of documents as byte spans over Arrow buffers.
 
-Characters are decoded and classified once (`characters.classify`). The segmentations below walk those classes,
-and no text is turned into Python objects.
+Characters are decoded and classified once (`characters.classify`). The segmentations below walk those
+classes, and no text is turned into Python objects.
 
 **Word**: a maximal run of letters, numbers (N*), connectors (`_`), marks and format characters that does not begin
 with a mark or format character. An apostrophe (' or U+2019) between two letters stays inside, and so does `.` or `,`
@@ -15,21 +15,21 @@ Unicode's default word boundaries (UAX 29) are closest, but they join `U.S.A` an
 **Token**: a maximal run of characters other than white space, which is a word in the sense of `str.split`. Tokens are
 not stored as spans.
 
-**Line**: non-blank text between line feeds, without the white space at its ends. Blank lines do not count; peers
-count them, so double spacing halves their shares of lines.
+**Line**: non-blank text between line feeds, without the white space at its ends. Blank lines do not count. Peers
+count them, so double spacing halves their line ratios.
 
 **Paragraph**: consecutive lines without a blank line between them.
 
 **Sentence**: sentences cover the document; white space between two sentences belongs to the first. A sentence ends
 - at every blank line; a single line feed is white space, because texts are wrapped;
 - after a run of stops (. ! ? … and those of other scripts) and closing quotes or brackets, before white
-  space, unless a lower-case letter follows, or the stop is one full stop after a title or abbreviation of
+  space, unless a lower-case letter follows, or the stop is a single full stop after a title or abbreviation of
   `ABBREVIATIONS`, after a single letter other than I (initials, "e.g.", "U.S."), or after a number in
   ASCII digits that begins the sentence (list items);
 - after the stops 。！？．｡ and closing quotes or brackets, regardless of what follows.
 
-Peers use NLTK's Punkt, which learns abbreviations. The list here is deliberately short; an abbreviation that is not
-in it ends a sentence before a capital or a digit ("approx. 5 km").
+Peers use NLTK's Punkt, which learns abbreviations. The list here is deliberately short; an abbreviation that
+is not in it ends a sentence before a capital or a digit ("approx. 5 km").
 """
 
 from typing import NamedTuple

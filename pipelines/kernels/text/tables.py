@@ -142,16 +142,14 @@ def _continuing_characters() -> np.ndarray:
 
 @functools.cache
 def unit_kinds() -> np.ndarray:
-    """Return for each code point the kind of a unit that begins with it, SPACED, IDEOGRAPH or ABUGIDA, uint8
-    [0x110000].
-    """
+    """Return the kind of unit that each code point begins, uint8 [0x110000]: SPACED, IDEOGRAPH or ABUGIDA."""
     return _table({IDEOGRAPH: _matching(f"[{_IDEOGRAPHS}{_SYLLABLES}]"), ABUGIDA: _matching(f"[{_ABUGIDAS}]")})
 
 
 @functools.cache
 def lower_case() -> tuple[np.ndarray, np.ndarray]:
-    """Return, for every code point, its lower case, int32 [0x110000], and its bits (IN_WORD, IN_TOKEN and
-    those after them), uint8 [0x110000].
+    """Return two tables indexed by code point: the lower case, int32 [0x110000], and the bits, uint8
+    [0x110000]. The bits are IN_WORD, IN_TOKEN and the constants that follow them.
 
     İ (U+0130) is the only character whose lower case is two characters; the table holds the first. The lower
     case of the capital sigma depends on its neighbours; the table holds the form inside words.

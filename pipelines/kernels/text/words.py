@@ -145,8 +145,10 @@ def _clear_outer_joiners(data: np.ndarray, begin: int, end: int, insides: np.nda
 
 @kernel()
 def _edges(begin: int, end: int, insides: np.ndarray, room: int, edges: np.ndarray, edge: int) -> int:
-    """Append to `edges`, which already holds `edge` positions, where each run of ones in insides[begin:end]
-    begins and ends. Return the new number of positions. Handle 64 bytes at a time.
+    """Append the start and the end of each run of ones in insides[begin:end] to `edges`, and return the new
+    number of edges. `edge` is the number of edges that `edges` already holds. Starts are stored from index 0,
+    ends from index `room`. 64 bytes are read at a time, so `insides` must continue at least 63 bytes beyond
+    `end`.
     """
     carry = np.uint64(0)
     for at in range(begin, end, 64):

@@ -47,17 +47,20 @@ _URL_FIELDS = ("url", "link", "uri", "href", "source_url", "permalink")
 class FileGroup:
     """A group of files in a directory that one source can read.
 
-    `kind` names their format, and `bytes` is their total size. `patterns` are globs that match the files, and
-    `members` are globs for the members of archives.
+    - `kind`: the format of the files
+    - `files`, `bytes`: the number of files, and their total size
+    - `patterns`: globs that match the files
+    - `members`: globs that match the members of archives
+    - `text_field`: the field with the most text, not counting fields that mostly hold URLs
+    - `url_field`: a field that mostly holds URLs, or `url` if there is none
+    - `columns`: the names and types of fields that could become columns: fields of the records, or fields
+      that the format puts into `meta`
+    - `turns`: for conversations, the field that holds the turns, and the template of a turn
 
-    `text_field`, `url_field` and `turns` are inferred from the first records of one file. `text_field` is the
-    field with the most text, not counting fields that mostly hold URLs, or None if no field has text.
-    `url_field` is a field that mostly holds URLs, or `url` if there is none. If most of the text is in
-    conversations, `text_field` is None, and `turns` contains the field that holds the turns and the template
-    of a turn. For archives, and for formats without fields, `text_field` is `text` and `url_field` is `url`.
-
-    `columns` are fields that could become columns, with their types: fields of the records, or fields that
-    the format puts into `meta`.
+    `text_field`, `url_field` and `turns` are inferred from the first records of one file. If conversations
+    have more text than the longest field, `turns` is set and `text_field` is None; otherwise, `turns` is
+    None. `text_field` is also None if no field has text. For archives, and for formats without fields,
+    `text_field` is `text` and `url_field` is `url`.
     """
 
     kind: str
@@ -79,8 +82,8 @@ class FileGroup:
 
 def group_files(directory: Path) -> tuple[list[FileGroup], Counter[str]]:
     """Return the groups of files below a directory, and the number of files that no format reads, by suffix.
-    Files of one format form one group, archives with files of that format another, and bare git repositories
-    a third. A repository counts as one file.
+    The files of each format form a group, and so do the archives that contain files of the format. Bare git
+    repositories form one more group, in which each repository counts as one file.
 
     Hidden files and directories are skipped.
     """

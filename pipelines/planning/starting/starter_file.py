@@ -1,4 +1,6 @@
-"""Write a first corpus file for directories of files, for the command `pipelines init`."""
+"""Write the starter corpus file for `pipelines init`, with a source for each group of files in the given
+directories.
+"""
 
 import json
 import re
@@ -82,10 +84,13 @@ def _distinct(name: str, sources: Sequence[StarterSource]) -> str:
 def write_starter(
     sources: Sequence[StarterSource], name: str, file: Path, samples: Mapping[str, StarterSample] | None = None
 ) -> None:
-    """Write a corpus file with these sources. Raises ConflictError if the file exists and `samples` is None.
+    """Write a corpus file with these sources.
 
-    With `samples`, an existing file is overwritten, and the file's `filter` step leaves out sources that are
-    mainly in a language other than English.
+    `samples` maps names of sources to their samples. The file's `filter` step is not applied to sources whose
+    sample is mainly in a language other than English.
+
+    Raises ConflictError if the file exists and `samples` is None. With `samples`, an existing file is
+    overwritten.
     """
     try:
         with file.open("x" if samples is None else "w", encoding="utf-8") as sink:
@@ -148,9 +153,9 @@ def sample_line(sample: StarterSample) -> str:
 
 
 def rule_lines(name: str, sample: StarterSample) -> list[str]:
-    """Return one line per rule set with the share of the sampled documents that the set and its strictest
-    rules would drop, and a last line with the share for all sets together; no lines if no sets were applied.
-    Each line begins with the source's `name`.
+    """Return a line for each rule set, with the shares of the sampled documents that the set and each of its
+    strictest rules would drop, and a last line with the share that all sets together would drop. Return no
+    lines if no sets were applied. Each line begins with the source's `name`.
     """
     lines = []
     for whole, *rules in (sample.dropped or {}).values():

@@ -96,7 +96,7 @@ def licences_in(text: str) -> list[str]:
 def licence_of_header(text: str) -> str | None:
     """Return the SPDX expression of the licence that the head of a source file states, or None if it states
     none. An `SPDX-License-Identifier` tag (https://reuse.software/spec/) takes precedence. Without a tag,
-    several licences are joined with AND.
+    several licences are joined with AND, and a permission notice that matches no known licence is `unknown`.
     """
     if tag := _SPDX.search(text):
         return tag[1].rstrip("-.") if tag[1].count("(") == tag[1].count(")") else None

@@ -57,9 +57,9 @@ _TYPESCRIPT_XML = re.compile(r"\s*(?:<\?xml|<!DOCTYPE TS)")
 
 
 def language_of(path: str, text: str) -> str | None:
-    """Return the programming language of a file, or None if it is not recognised. The name decides, except
-    where languages share a suffix (`.h`, `.m`, `.pl` and `.ts`), which the text decides, and where the name
-    says nothing, which a `#!` line decides.
+    """Return the programming language of a file, or None if it is not recognised. The name or suffix of the
+    file determines the language. For the suffixes `.h`, `.m`, `.pl` and `.ts`, which languages share, the
+    text decides between them. If neither name nor suffix is known, the language is that of the `#!` line.
     """
     name = PurePosixPath(path.rpartition("!")[2]).name.lower()
     if name in _BY_NAME:

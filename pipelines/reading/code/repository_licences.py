@@ -1,6 +1,6 @@
 """Find the licences that apply to each file of a source. In a checkout, they come from the nearest licence
-files above the file. In an archive or git repository, they come from the licence files in it or, if it has
-none, from those that apply to the archive itself.
+files above the file. In an archive or git repository, they come from the licence files inside it. If there
+are none inside, the licences that apply to the archive or repository itself are used.
 """
 
 from collections.abc import Mapping

@@ -69,10 +69,11 @@ def open_entries(file: SourceFile, source: Source) -> Iterator[Entry]:
     """Yield the entries of a file, in order: the members of an archive, the files of a git commit, or the
     file itself. The stream of an entry is valid only until the next entry is requested.
 
-    Members that `source.members`, if set, does not match are skipped. An archive that is itself a file of the
-    source's format, such as an EPUB, is one entry. A member that cannot be read at all is an entry whose
-    stream is broken from the start. Damage outside the members is reported by an entry with the name of the
-    archive itself.
+    If `source.members` is set, members of an archive and files of a commit that do not match it are skipped.
+    An archive that is itself a file of the source's format, such as an EPUB, is one entry; a tar is one only
+    if `source.members` is empty. A member that cannot be read at all is an entry whose stream raises
+    BrokenInput at once. Damage outside the members is reported by an entry with the name of the archive
+    itself.
     """
     budget = DecodeBudget(decoded_bound(file.size, source.max_decoded_bytes))
     if file.commit is not None:

@@ -174,8 +174,9 @@ def _gunzip(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _salvage(member: Any, data: bytes) -> Iterator[bytes]:
-    """Yield the output of a gzip stream up to the damage. The call to zlib that meets the damage returns
-    nothing, so its input is decoded again in small steps.
+    """Yield what a failed call to zlib should have returned: the output of its input `data`, up to the
+    damage. A call that meets damage returns nothing, so the input is decoded again in small steps. `member`
+    is the decompressor as it was before that call.
     """
     from zlib_ng import zlib_ng as zlib
 

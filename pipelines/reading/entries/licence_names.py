@@ -31,8 +31,9 @@ def is_licence_name(path: str) -> bool:
 
 
 def nearest(path: str, by_directory: Mapping[str, Value]) -> Value | None:
-    """Return the value that `by_directory` holds for the nearest directory above a file, or None if it holds
-    none. For a member of an archive, `a.tar!b/c`, only directories within the archive count.
+    """Return the value of the nearest directory above the file `path` that has a value in `by_directory`, or
+    None if no directory above it has one. For a member of an archive, `a.tar!b/c`, only directories within
+    the archive count.
     """
     archive, mark, inner = path.rpartition("!")
     directory = PurePosixPath(inner).parent

@@ -1,5 +1,5 @@
-"""Arrow IPC files and streams: one record per row, read message by message. Both are read as streams, so
-archives and compression work, and a truncated file still yields its first batches.
+"""Read Arrow IPC files and streams, one record per row. Both are read as streams, message by message, so they
+may be compressed or inside an archive, and a truncated file still yields its first batches.
 """
 
 import io
@@ -178,8 +178,8 @@ class _Messages(io.RawIOBase):
 
 
 def _decompressed_bytes(metadata: bytes, message: int, body: bytes) -> int:
-    """Return the size in bytes that the buffers of a batch will have in memory, as announced before each
-    compressed buffer. Return 0 for a message that is not a batch.
+    """Return the total size in bytes of a batch's buffers after decompression, or 0 for a message that is not
+    a batch. Each compressed buffer begins with its decompressed size. Raises BrokenInput for an invalid size.
     """
     kind_at, header_at = _field(metadata, message, _HEADER_TYPE), _field(metadata, message, _HEADER)
     kind = metadata[kind_at] if kind_at else 0

@@ -85,19 +85,21 @@ def _drop_blank_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def read_jsonl(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per non-blank line. `text_field` (or what `text` names) is the text, `url_field` is
-    the URL if it is a string, and all other fields are kept as JSON in `meta`. A line over
-    `max_document_bytes` is set aside as `oversized` or, with `oversized: split`, divided by `split_record`.
+    """Yield one record per non-blank line. The text is the field named by `text_field`, or the fields that
+    `text` selects. The field named by `url_field` is the URL if it is a string. All other fields are kept as
+    JSON in `meta`; NaN, Infinity and floating-point numbers too large for a double become null there.
 
-    NaN, Infinity and floating-point numbers too large for a double become null in `meta`.
+    A line over `max_document_bytes` is set aside as `oversized` or, with `oversized: split`, divided by
+    `split_record`.
     """
     chunks = entry.chunks if source.max_document_bytes < _BLANK_BYTES else _drop_blank_lines(entry.chunks)
     yield from json_records(lines(chunks, source.max_document_bytes), source)
 
 
 def json_records(texts: Iterator[bytes | LongRecord], source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per non-blank JSON text. A LongRecord is divided by `split_record` or set aside as
-    `oversized`, as `source.oversized` says.
+    """Yield a record for each JSON text that is not blank, or a Bad with the reason if the text is set aside.
+    `source.oversized` says whether a LongRecord is set aside as `oversized` or divided into documents by
+    `split_record`.
 
     A text with more than about _MOST_VALUES values is set aside as `too_many_values`, because its values
     would take far more memory than the text, and orjson crashes when an allocation fails.

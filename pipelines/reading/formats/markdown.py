@@ -27,11 +27,11 @@ class _Loader(yaml.BaseLoader):
 
 
 def read_markdown(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Read a file as in the format `text`, keeping its markup but removing its front matter.
+    """Yield the records that `read_text` yields, but without the front matter of the file. Markup is kept.
 
     Front matter is a YAML mapping without aliases. It lies between `---` on the first line and a later line
-    `---` or `...` within the first 65,536 characters. Its fields become `meta`, with values as written
-    (`true` is the string "true"); the field named by `url_field` is the URL if it is a string.
+    `---` or `...` within the first 65,536 characters. If the field named by `url_field` is a string, it
+    becomes the URL. The other fields become `meta`, with values as written (`true` is the string "true").
     """
     fields: dict[str, Any] = {}
     for number, record in enumerate(read_text(entry, source)):

@@ -17,9 +17,9 @@ _DELTA_BYTE_ARRAY = 7
 
 
 class Pages(NamedTuple):
-    """Sizes in bytes, decompressed, of the largest pages of a row group. `largest` is the maximum over all
-    columns. `shared` maps the name of each column whose values share prefixes (DELTA_BYTE_ARRAY) to the size
-    of its largest page, because every value there may be as long as a page.
+    """The decompressed sizes, in bytes, of the largest pages of a row group. `largest` is the maximum over
+    all columns. `shared` maps the name of each column whose values share prefixes (DELTA_BYTE_ARRAY) to the
+    size of its largest page, because each value of such a column may be as long as a page.
     """
 
     largest: int

@@ -75,9 +75,9 @@ def read_message(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     header named by `source.url_field`, ignoring case, is also the URL. Continuation lines (which begin with a
     space or tab) are joined to their header with a line feed.
 
-    A message with any other line in its header block is set aside as `bad_header`. A message without an empty
-    line has no body and is set aside as `empty`. Messages are never split; a message over
-    `max_document_bytes` is set aside as `oversized`.
+    If a line of the header block is neither a header nor a continuation, the message is set aside as
+    `bad_header`. A message without an empty line has no body and is set aside as `empty`. Messages are never
+    split; a message over `max_document_bytes` is set aside as `oversized`.
     """
     held = entry.read(source.max_document_bytes)
     if held is None:

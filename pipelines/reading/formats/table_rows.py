@@ -114,7 +114,8 @@ def check_text_column(schema: pa.Schema, entry: Entry, source: Source) -> None:
 
 def _values(column: pa.Array) -> Sequence[Any]:
     """Return the values of a column as Python objects. Strings become bytes, because files may contain
-    invalid UTF-8. Nested values, and a column with values that Python cannot represent, stay Arrow scalars.
+    invalid UTF-8, and timestamps become strings, because Python has no years after 9999. Nested values, and a
+    column with values that Python cannot represent, stay Arrow scalars.
     """
     if isinstance(column, pa.DictionaryArray):
         # The dictionary holds the values of the whole row group; convert only those of this batch.

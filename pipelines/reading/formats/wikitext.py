@@ -1,9 +1,10 @@
 """Convert wikitext to plain text without expanding the wiki's templates.
 
-Kept: paragraphs, headings with text below them, list items as lines, labels of links, text within formatting
-and code, LaTeX source of formulas. Removed: templates, tables, references, galleries, files, categories,
-comments, magic words. The grammar is that of https://www.mediawiki.org/wiki/Markup_spec, as far as real pages
-use it. Every pass is linear in the length of the page.
+The plain text contains paragraphs, headings with text below them, list items (one per line), the labels of
+links, the text within formatting and code, and the LaTeX source of formulas. It leaves out templates, tables,
+references, galleries, files, categories, comments and magic words. The grammar is that of
+https://www.mediawiki.org/wiki/Markup_spec, as far as real pages use it. Every pass is linear in the length of
+the page.
 """
 
 import html

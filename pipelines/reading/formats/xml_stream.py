@@ -12,11 +12,12 @@ Handler = Callable[..., None]
 
 
 class XmlStream:
-    """An expat parser for a stream of bytes. XML whose root element is not `root` is rejected for the reason
-    `other`. XML with a document type is rejected as `xml_doctype`, before any entity is expanded.
+    """An expat parser for a stream of bytes. It calls `start(name, attributes)`, `end(name)` and `data(text)`
+    for the root element and for everything below it.
 
-    `start(name, attributes)`, `end(name)` and `data(text)` are called for the root element and for everything
-    below it.
+    `parse` raises BrokenInput with the reason `other` if the stream is not XML or its root element is not
+    `root`, and with `xml_doctype` if the XML has a document type declaration. Entities that a file declares
+    are therefore never expanded.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""The text of a Word document (Office Open XML, ECMA-376, part 1): paragraphs, lists and tables in the order
-of the document, then footnotes and endnotes.
+"""Extract the text of a Word document (Office Open XML, ECMA-376, part 1): paragraphs, lists and tables in
+document order, then footnotes and endnotes.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,8 @@
-"""Books of Project Gutenberg as plain text, without the project's header, licence and credits.
+"""Read Project Gutenberg books as plain text, without the project's header, licence
+(https://www.gutenberg.org/policy/license.html) and credits.
 
-The lines that separate a book from the licence (https://www.gutenberg.org/policy/license.html), or from its
-older form, the "small print", have changed since 1991.
+The lines that mark the start and the end of a book have been worded in several ways since 1991. In files up
+to about 2003, the licence comes before the book and is called the "small print".
 """
 
 import re

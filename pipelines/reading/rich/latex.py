@@ -78,9 +78,9 @@ def _body(text: str) -> str:
 
 
 def _files(data: bytes, most: int) -> dict[str, str]:
-    """Return the texts of a paper's LaTeX files, without comments, by file name. If `data` is not a tar, it
-    is a single file, with the name "". Raises BrokenInput if the tar is damaged, or if a limit is exceeded,
-    such as `most` bytes of LaTeX.
+    """Return the texts of a paper's LaTeX files, without comments, keyed by file name. If `data` is not a
+    tar, it is a single file, with the name "". Raises BrokenInput if the tar is damaged or has too many
+    members, or if there are more than `most` bytes of LaTeX.
     """
     if data[257:262] != b"ustar":
         if len(data) > most:
@@ -169,8 +169,8 @@ def _resolve(reference: str, folder: str, files: Mapping[str, str]) -> str | Non
 
 @dataclass
 class _Paper:
-    """The text of a paper, assembled from its files. `used` counts the files used, repetitions included.
-    `missing` and `cut` count the commands left out because their file does not exist, and because they are
+    """The text of a paper, assembled from its files. `used` counts the files used, repetitions included. Of
+    the commands that are left out, `missing` counts those whose file does not exist, and `cut` those that are
     circular or nest too deeply.
     """
 

@@ -1,4 +1,6 @@
-"""The lines of printed pages as text, without running heads and page numbers, and with divided words joined."""
+"""Join the pages of a printed document into one text: keep the lines, remove running heads and page numbers,
+and rejoin words that are hyphenated at the end of a line.
+"""
 
 import re
 from collections import Counter
@@ -34,8 +36,8 @@ def join_pages(pages: Sequence[str]) -> str:
       or last two non-blank lines of at least three pages (or of both pages, if there are only two). A line that
       is a Roman numeral counts as a number.
     - A word that is hyphenated at the end of a line is rejoined on the line where it begins, if its second part
-      begins with a lower-case letter. The hyphen is kept only if the document also has the word with a hyphen
-      within a line, and never without a hyphen.
+      begins with a lower-case letter. Its hyphen is removed, unless the word occurs elsewhere within a line with
+      the hyphen, and nowhere without it.
     - Ligatures become letters.
     """
     lines = _without_heads([page for page in map(_lines, pages) if page])

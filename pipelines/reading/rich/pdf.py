@@ -21,13 +21,15 @@ _TEXTS = {"Title": "title", "Author": "author"}
 
 
 def pdf_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return ({"meta": ...}, text) of a PDF, or ({"reason": ...}, "") if it is to be set aside. `label` is
-    not used.
+    """Return ({"meta": ...}, text) of a PDF, or ({"reason": ...}, "") if the PDF is to be set aside. `label`
+    is not used.
 
-    `meta` gets `title`, `author` and `created`, each if the file has it, and the numbers of `pages`,
-    `pages_without_text` and, if there are any, `pages_unreadable`. Reasons: `not_pdf`, `encrypted` (it needs
-    a password), `corrupt` (the file, every page, or more than 100 pages cannot be loaded), `no_text_layer`
-    (as in a scan), and `oversized`.
+    `meta` holds the counts `pages`, `pages_without_text` and, unless it is 0, `pages_unreadable`. `title`,
+    `author` and `created` are added if the file has them.
+
+    The reasons are `not_pdf`, `encrypted` (it needs a password), `corrupt` (the file, every page, or more
+    than 100 pages cannot be loaded), `no_text_layer` (as in a scan), and `oversized` (it has more text than
+    `limits` allows).
     """
     import pypdfium2
 

@@ -32,11 +32,11 @@ def read_plain(
     texts: Mapping[str, Callable[[str], None]],
     left_out: Collection[str],
 ) -> None:
-    """Call the functions in `starts`, `ends` and `texts` for the elements of XML, as
-    `zip_package.read_elements` does.
+    """Read XML as `zip_package.read_elements` does, with the same arguments, but without a full parser.
+    Raises BrokenInput for XML that `read_elements` rejects.
 
-    Raises BrokenInput where that function does. Raises NotPlain for encodings other than UTF-8, comments,
-    CDATA sections, processing instructions, and elements inside those of `texts`.
+    Raises NotPlain for encodings other than UTF-8, comments, CDATA sections, processing instructions, and an
+    element nested in one of `texts`. Some of the functions may have been called by then.
     """
     check_xml(data)
     skipped, depth = "", 0  # the element that is left out, and how many of its name are open

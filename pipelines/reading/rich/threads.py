@@ -4,10 +4,12 @@ from pipelines.reading.web.extraction import PageLimits, fragment_text
 
 
 def thread_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return ({"meta": {}}, text) of a question with its answers, or ({"reason": ...}, "") if the HTML of one
-    of them exceeds `limits.nodes` or `limits.depth`. `label` is not used. `data` holds the title as plain
-    text, then the question and the answers as HTML, separated by NUL. In the text, `Q: ` precedes the title
-    and the question, and `A: ` precedes each answer. Answers without text are left out.
+    """Compose the text of a question and its answers. Return ({"meta": {}}, text), or ({"reason": ...}, "")
+    if the HTML of the question or of an answer exceeds `limits.nodes` or `limits.depth`.
+
+    `data` holds the title as plain text, then the question and the answers as HTML, separated by NUL. The
+    text begins with `Q: `, the title and the question. `A: ` precedes each answer; answers without text are
+    left out. `label` is not used.
     """
     title, *bodies = data.decode().split("\0")
     texts = []

@@ -14,8 +14,8 @@ _PLACE = re.compile(r"\{([^{}\s]+)\}")
 
 
 class NoTextError(Exception):
-    """Raised if a record has no text. `reason` is no_text, or text_not_string if a field holds something
-    other than text.
+    """Raised if no text can be composed from a record. `reason` is `no_text` if the text is empty, or
+    `text_not_string` if a field does not have the expected type.
     """
 
     def __init__(self, reason: str) -> None:

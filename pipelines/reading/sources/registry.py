@@ -65,8 +65,8 @@ class Format:
     only_utf8: str = ""
 
     def load_reader(self) -> Callable[..., Any]:
-        """Import and return the reader: a function (Entry, Source) -> an iterator with a TextRecord, Bad or
-        RawRecord per record, in order. It may raise BrokenInput.
+        """Import and return the reader: a function that takes an Entry and a Source and returns an iterator
+        with one TextRecord, Bad or RawRecord per record, in order. The iterator may raise BrokenInput.
         """
         if not isinstance(self.reader, str):
             return self.reader
@@ -74,8 +74,9 @@ class Format:
         return reader
 
     def load_shared(self) -> Callable[..., Any]:
-        """Import and return `shared`. It takes a Source and returns a function (SourceFile, entry path) ->
-        the value of `Entry.shared`. If the format does not set `shared`, the value is always None.
+        """Import and return `shared`, which takes a Source and returns a function. That function takes a
+        SourceFile and the path of an entry, and returns the value for `Entry.shared`. If the format does not
+        set `shared`, the value is always None.
         """
         if not self.shared:
             return lambda source: lambda file, path: None
@@ -203,8 +204,8 @@ def format_of(name: str) -> Format:
 
 
 def format_code(name: str) -> dict[str, str]:
-    """Return the versions of the packages that contain a format's reader, and a digest of their code
-    (`provenance`). The result is empty for built-in formats.
+    """Return the `provenance` of a format's reader: the versions of its packages and a digest of their code.
+    It is empty for built-in formats.
     """
     reader = format_of(name).reader
     return provenance(reader) if callable(reader) else {}

@@ -1,5 +1,5 @@
-"""A source in a corpus file: where to find files of text and how to read them. Its fields are documented in
-docs/corpus_file.md, which is generated from this class.
+"""A source in a corpus file: where to find files of text and how to read them. The fields of `Source` are
+documented in docs/corpus_file.md, which is generated from the class.
 """
 
 import codecs

@@ -1,26 +1,29 @@
 """Find the encoding of a page and decode it.
 
-A byte order mark decides, and so does a first tag written in UTF-16 without a mark (XML 1.0, appendix F.1).
-Otherwise the candidates are, in this order: the charset of the HTTP header; the charset in the page's
-`<meta>` or XML declaration; detection from the bytes. Labels have the meaning that
-https://encoding.spec.whatwg.org gives them (`latin1` is windows-1252, `gb2312` is gb18030). Declarations are
-often wrong, so two rules override them:
+A byte order mark, or a first tag that is written in UTF-16 (XML 1.0, appendix F.1), decides. Otherwise, valid
+UTF-8 with at least _CONTINUATION_BYTES continuation bytes is decoded as UTF-8, even if the page declares
+another charset: declarations are often wrong, and text in another encoding is hardly ever valid UTF-8 by
+chance. Other valid UTF-8 is decoded as UTF-8 if it is all ASCII or no charset is declared, unless it has ESC
+or NUL bytes, which suggest ISO-2022-JP or UTF-16.
 
-- Valid UTF-8 with at least _CONTINUATION_BYTES continuation bytes is taken as UTF-8, because text in another
-  encoding is hardly ever valid UTF-8 by chance. With fewer, it is taken as UTF-8 only if nothing is declared or
-  all of it is ASCII, and if it has no ESC or NUL bytes, which suggest ISO-2022-JP or UTF-16.
-- An encoding is skipped if decoding inserts more U+FFFD than _BAD_SHARE of the non-ASCII bytes. A declared
-  windows-1252 that is the first candidate is also skipped if the page has at least _ENOUGH non-ASCII bytes and
-  fewer than _ALONE_SHARE of them are isolated, as accented letters are. Nearly every byte is valid in
-  windows-1252, and servers declare it by default.
+For all other pages, these candidates are tried in turn:
 
-resiliparse detects the encoding. It is right for most encodings (benchmarks/charsets.py) but mistakes EUC-KR
-for UTF-8. If the detected encoding does not fit, EUC-KR is tried if most non-ASCII characters decoded as
-Korean are Hangul, then windows-1252 if enough bytes are isolated. Detected KOI8-R is read as KOI8-U, which
-has Ukrainian letters instead of eight box-drawing characters.
+- the charset of the HTTP header;
+- the charset in the page's `<meta>` or XML declaration;
+- the encoding that resiliparse detects, with KOI8-U in place of KOI8-R: it has Ukrainian letters instead of eight
+  box-drawing characters;
+- EUC-KR, which resiliparse mistakes for UTF-8 (benchmarks/charsets.py), if the page then has mostly Hangul apart
+  from ASCII;
+- windows-1252, if at least _ALONE_SHARE of the non-ASCII bytes are isolated, as accented letters are.
 
-If no encoding fits, the one with the fewest replacements is used. Invalid bytes become U+FFFD;
-`Decoded.replaced` counts these, and `is_undecodable` says whether there are too many.
+A candidate is accepted if decoding inserts no more U+FFFD than _BAD_SHARE of the non-ASCII bytes. If none is
+accepted, the candidate with the fewest U+FFFD is used. If windows-1252 is declared and is the first
+candidate, it is skipped if the page has at least _ENOUGH non-ASCII bytes and fewer than _ALONE_SHARE of them
+are isolated: nearly every byte is valid in windows-1252, and servers declare it by default.
+
+Labels have the meaning that https://encoding.spec.whatwg.org gives them (`latin1` is windows-1252, `gb2312`
+is gb18030). Invalid bytes become U+FFFD; `Decoded.replaced` counts these, and `is_undecodable` says whether a
+text has too many.
 """
 
 import codecs
@@ -103,8 +106,8 @@ def codec_of_label(label: str) -> str | None:
 
 
 def _declared_codecs(data: bytes, http_charset: str) -> Iterator[str]:
-    """Yield the declared codecs without duplicates. A declared UTF-16 counts as UTF-8 if the first
-    _PRESCAN_BYTES have no NUL.
+    """Yield the Python codecs of the charsets that the HTTP header and the page declare, without duplicates.
+    A declaration of UTF-16 counts as UTF-8 if the first _PRESCAN_BYTES bytes contain no NUL.
     """
     seen = set()
     head = data[:_PRESCAN_BYTES]

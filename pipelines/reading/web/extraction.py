@@ -18,13 +18,16 @@ from pipelines.reading.web.page_reservations import page_reservations
 
 @dataclass(frozen=True)
 class PageLimits:
-    """Settings and limits of the worker process that extracts text. `parser` names the function that parses a
-    record, as MODULE:NAME below `pipelines.reading`. `extract` and the last four fields are those of Source.
+    """Settings and limits of the worker process that extracts text. `extract` and the last four fields are
+    those of Source.
 
-    `nodes` and `depth` limit a page's elements, and `text_bytes` limits the text of a document that is not a
-    page. `html_bytes` limits each member of a zip package, such as a chapter of an EPUB, and `decoded_bytes`
-    limits the decoded size of the whole package. `cpu_seconds` applies to each record, and `memory_bytes` to
-    the worker's memory in addition to its libraries.
+    - `parser`: the function that parses a record, as MODULE:NAME below `pipelines.reading`.
+    - `nodes` and `depth`: the maximum number and nesting depth of a page's elements.
+    - `text_bytes`: the maximum size of the text of a document that is not a page.
+    - `html_bytes`: the maximum size of each member of a zip package, such as a chapter of an EPUB.
+    - `decoded_bytes`: the maximum decoded size of a whole package.
+    - `cpu_seconds`: the maximum processor time for each record.
+    - `memory_bytes`: the maximum memory of the worker, in addition to its libraries.
     """
 
     parser: str
@@ -66,8 +69,9 @@ def field_page(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, o
 
 
 def field_fragment(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Extract the whole text of a piece of HTML held in a field of a record. Return (head without "page",
-    text), as in `page_worker`'s protocol. `data` is UTF-8.
+    """Extract the whole text of a piece of HTML held in a field of a record. Return ({"meta": {}}, text), or
+    ({"reason": ...}, "") if the HTML has too many elements or they nest too deeply. `data` is UTF-8; `label`
+    is not used.
     """
     head, text = fragment_text(data.decode(), limits)
     return head or {"meta": {}}, text
@@ -120,8 +124,8 @@ def excess(tree: Any, limits: PageLimits) -> str | None:
 
 @cache
 def _deeper_than(depth: int) -> str:
-    """Return a CSS selector that finds out whether any element has at least `depth` ancestors. It matches
-    only first children, since siblings are equally deep.
+    """Return a CSS selector for first children with at least `depth` ancestors. It matches something if any
+    element has that many ancestors, because siblings are equally deep.
     """
     return ">".join([*("*" * depth), ":first-child"])
 
@@ -164,8 +168,8 @@ def extract_with_trafilatura(
 def rules_alone(markup: str, comments: bool) -> Any:
     """Return options that make trafilatura run its own rules exactly once, without fallback extractors.
 
-    Only if the focus is named `balanced` does trafilatura consider a second run for more recall, so another
-    name is set. That step takes a fifth of trafilatura's time, and changed 9 of 990 pages
+    trafilatura considers a second run for more recall only if the focus is named `balanced`, so another name
+    is set. Considering and making second runs took a fifth of trafilatura's time, and changed 9 of 990 pages
     (docs/benchmarks.md).
     """
     from trafilatura.settings import Extractor
@@ -186,8 +190,9 @@ def extract_best_of_both(html: str, tree: Any, markup: str = "text", comments: b
 
 
 class _Caches:
-    """Bounds the memory of trafilatura's caches, which hold lines of pages. Clearing takes 20 ms. No text
-    depends on the caches while `deduplicate` is False.
+    """Clears trafilatura's caches, which hold lines of pages, before they hold lines from more than `limit`
+    characters of pages. Clearing takes 20 ms. It does not affect the extracted text, because trafilatura is
+    called with `deduplicate=False`.
     """
 
     limit: ClassVar[int] = 8 << 20  # characters of pages whose lines may be cached

@@ -42,7 +42,9 @@ class Response:
 
 
 def media_type(content_type: str) -> str:
-    """Return the media type without parameters, in lower case: `Text/HTML; charset=x` is `text/html`."""
+    """Return the media type in the value of a Content-Type header, in lower case and without parameters:
+    `text/html` for `Text/HTML; charset=x`.
+    """
     return content_type.partition(";")[0].strip().lower()
 
 

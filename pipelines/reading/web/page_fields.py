@@ -31,8 +31,9 @@ _URL = re.compile(r"https?://", re.IGNORECASE)
 
 
 def page_fields(tree: Any) -> dict[str, str]:
-    """Return those of `page_title`, `page_date`, `page_author` and `page_language` that the page declares.
-    `tree` is resiliparse's HTMLTree.
+    """Return the title, date, author and language that a page declares, keyed by `page_title`, `page_date`,
+    `page_author` and `page_language`. A field that the page does not declare is absent. `tree` is
+    resiliparse's HTMLTree.
 
     `page_date` is the day of publication, as YYYY-MM-DD. `page_language` is the declared language tag, with
     `-` in place of `_` as in BCP 47.
@@ -103,8 +104,8 @@ def _attribute(tree: Any, selector: str, name: str) -> str:
 
 
 def _time(tree: Any) -> str:
-    """Return the day of the first `time` element that is marked as the date of publication. Failing that,
-    return the day of the page's `time` elements if they all have the same day.
+    """Return the day in the first `time` element that is marked as the date of publication. Failing that,
+    return the day that all dated `time` elements of the page share, or an empty string if they differ.
     """
     marked = _day(_attribute(tree, 'time[itemprop="datePublished"], time[pubdate]', "datetime"))
     times = tree.document.query_selector_all("time[datetime]")[:]

@@ -1,4 +1,4 @@
-"""Measure which share of a page is links and which is boilerplate. The extracted text alone does not show
+"""Measure what share of a page is links and what share is boilerplate. The extracted text alone does not show
 this.
 
 Link density follows Kohlschütter et al. 2010 ("Boilerplate Detection using Shallow Text Features"), but

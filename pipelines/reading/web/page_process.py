@@ -105,9 +105,8 @@ class _Answer(NamedTuple):
 
 @dataclass
 class _Batch:
-    """Consecutive records of an entry. `number` is the number of the first record. `sent_to` is the child to
-    which pages of the batch were last sent, and `first` is the number under which it answers the first of
-    them.
+    """Consecutive records of an entry, numbered from `number`. `sent_to` is the child process that last
+    received pages of the batch. In its answers, these pages are numbered from `first`.
     """
 
     number: int

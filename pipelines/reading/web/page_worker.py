@@ -61,9 +61,11 @@ def _answer(out: IO[bytes], head: dict[str, object], text: str = "") -> None:
 def serve(
     limits: PageLimits, shared: int, parse: Callable[[bytes, str, PageLimits], tuple[dict[str, object], str]]
 ) -> None:
-    """Limit the memory and CPU time of this process, and answer the batches announced on standard input until
-    it ends. The pages of a batch are in the shared memory whose file descriptor is `shared`. `parse` takes
-    (bytes of a record, charset label, limits) and returns (head without "page", text).
+    """Answer the batches of pages announced on standard input until the input ends, within the `limits` of
+    memory and CPU time. If a library of the parser is missing, answer that and return.
+
+    The pages of a batch are in the shared memory whose file descriptor is `shared`. `parse` takes (bytes of a
+    record, charset label, limits) and returns (head without "page", text).
     """
     source, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of libraries must not mix with the answers

@@ -1,8 +1,7 @@
 """Web formats: warc (WARC and ARC files, including WET) and html (one page per file).
 
-Records of a web archive become documents if they have an HTML payload or are conversion records of plain
-text, as in WET files. Any other record is set aside with a reason, so that every record of a file is
-accounted for.
+Only HTML pages and plain-text conversion records, as in WET files, become documents. Every other record of a
+web archive is set aside with a reason, so that all records are accounted for.
 """
 
 import re

@@ -126,18 +126,22 @@ class _Rest:
 
 def read_archive(chunks: Iterator[bytes], bound: Callable[[dict[str, str]], int]) -> Iterator[Record | Malformed | Cut]:
     """Yield the records of a WARC or ARC stream in order. The first line that is not blank determines the
-    format. Bytes that form no record are reported as a Malformed, and a record cut short by the end of the
-    stream as a Cut. The cut Record itself is yielded before the Cut only if its `block` is complete, so that
-    the stream ends in its `rest`.
+    format.
 
-    `bound(fields)` is the maximum size of a record's `block` in bytes. The record's `rest` yields the
-    remaining bytes; they are skipped unless the caller reads them before the next record. A record held whole
-    must be followed by another record, the end of the stream or, in a WARC, two blank lines. Otherwise its
-    length is taken to be wrong: its header counts as malformed, and reading resumes inside the block. Once
-    such blocks exceed _REREAD_BYTES in a stream, they are not read again but count as malformed, too.
+    `bound(fields)` returns the maximum size of a record's `block` in bytes. The record's `rest` yields the
+    remaining bytes; they are skipped unless the caller reads them before the next record.
 
-    Raises BrokenInput at damage, after yielding the records before it. No Malformed or Cut is yielded for the
-    bytes after the last of these records.
+    Bytes that form no record are yielded as a Malformed. If the stream ends inside the block of a record, a
+    Cut is yielded for that record. If the stream contains at least the first `bound(fields)` bytes of the
+    block, the Record is yielded too, before the Cut.
+
+    A block that fits in `block` must be followed by another record, the end of the stream or, in a WARC, two
+    blank lines. Otherwise the length in the record's header is taken to be wrong: the header counts as
+    malformed, and reading resumes at the start of the block. At most _REREAD_BYTES of each stream are read
+    again; beyond that, such blocks count as malformed too.
+
+    Raises BrokenInput at damage, after yielding the records before it. No Cut is yielded for a damaged
+    record, and no Malformed for malformed bytes directly before the damage.
     """
     stream = _Stream(chunks)
     pattern, parse = (_ARC, _arc_header) if _ARC.fullmatch(stream.next_line()[0]) else (_WARC, _warc_header)

@@ -69,11 +69,12 @@ class Exclude(CorpusStage):
     """Drop the documents that given lists name, such as opt-outs and takedowns. No text is read.
 
     In YAML the knob is the list itself: `exclude: [{name: opt_outs, by: host, files: [opt_outs.txt.gz]}]`. If
-    several lists name a document, the first of them drops it. For each list, the facts of the step count its
-    distinct entries, the lines that repeat one, the entries that match a document and those that match none,
-    and the documents that it names, including those that an earlier step dropped. An entry that matches
-    nothing in this corpus is harmless, and the counts show when a list has become useless. A malformed entry
-    is an error when the build is planned.
+    several lists name a document, the first of them drops it. A malformed entry is an error when the build is
+    planned; an entry that matches nothing in the corpus is not.
+
+    The facts of the step show when a list has become useless. For each list, they give the number of distinct
+    entries, of lines that repeat an entry, of entries that match a document, of entries that match none, and
+    of documents that the list names. Documents that an earlier step dropped are counted too.
     """
 
     lists: tuple[ExclusionList, ...]
@@ -165,8 +166,9 @@ def load_list(each: ExclusionList, checksums: tuple[str, ...]) -> EntryList:
 
 
 def _keys(by: str, docs: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return (rows, keys): the keys of the documents to look up in a list (S16), and the row of each key's
-    document (int64).
+    """Return (rows, keys). `keys`, S16, holds the keys under which the documents are looked up in a list, and
+    `rows`, int64, holds the row of each key's document. A document may have no key or, if `by` is "host",
+    several.
     """
     if by in ("id", "text_hash"):
         column = docs[by].combine_chunks()

@@ -167,8 +167,9 @@ def _is_nan(values: pa.Array) -> pa.Array | pa.Scalar:
 
 
 def _bounds(rule: Rule, side: str, kind: pa.DataType, groups: pa.Array | None) -> pa.Array | pa.Scalar | None:
-    """Return the rule's bound on one side (`at_least` or `at_most`), or None if it has none. If the rule maps
-    groups to bounds on this side, return an array with the bound for each value.
+    """Return the rule's bound on `side` (`at_least` or `at_most`), or None if the rule has no such bound. If
+    the rule maps groups to bounds on this side, return an array with the bound of each element of `groups`.
+    Groups that the mapping does not name have the mapping's default bound.
     """
     mapping = rule.mappings().get(side)
     bound = rule.bound(side)

@@ -89,8 +89,8 @@ def _repairs(text: str) -> Iterator[_Edit]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield the lines of a text, long ones in pieces. TARGET_MARK, which begins a line, is yielded alone, so
-    that no repair removes it.
+    """Yield the lines of a text with their line feeds, and cut long lines into pieces. A TARGET_MARK at the
+    beginning of a line is yielded separately, so that no repair removes it.
     """
     start = 0
     while start < len(text):

@@ -25,12 +25,12 @@ Counted = dict[tuple[int, str], dict[int, int]]  # (request, group) -> key or bi
 
 @dataclass(frozen=True)
 class Quantiles(CorpusStage):
-    """Compute each requested quantile over the documents that no earlier step dropped. Nulls and NaN are
-    ignored.
+    """Compute the requested quantiles of columns, over the documents that no earlier step dropped. A request
+    with `per` gets a quantile for each group. Nulls and NaN are ignored.
 
     Let x[0] ... x[n-1] be the values in ascending order. For `at_least`, quantile q is x[min(floor(q n), n -
     1)], which keeps the upper share 1 - q. For `at_most`, it is x[max(ceil(q n) - 1, 0)], which keeps the
-    lower share q. Values equal to the quantile are all kept.
+    lower share q. If several values equal the quantile, all of them are kept.
     """
 
     requests: tuple[Quantile, ...]
@@ -108,8 +108,9 @@ def _count(
 
 
 def count_values(task: _Task) -> Counted:
-    """For each requested quantile and group, count the kept documents of a part that have a value: per coarse
-    bin or, if the task has bins, per value within these bins.
+    """Count the kept documents of a part that have a value, for each requested quantile and group. In the
+    first pass (`task.bins` is None), they are counted per coarse bin. In the second, they are counted per
+    value, in the bin that `task.bins` gives for the quantile and group.
     """
     result: Counted = {}
     alive = pc.is_null(task.part.drop()).to_numpy(zero_copy_only=False)

@@ -92,9 +92,9 @@ def _edits(text: str) -> tuple[list[tuple[int, int, str, str]], int, int]:
 
 
 def judge(line: str, words: int) -> tuple[str, list[tuple[int, int]]]:
-    """Return the first test that a stripped line of `words` words meets ("" if none), and the character
-    ranges [start, end) to remove. If the line meets a test and there are no ranges, the whole line is
-    removed.
+    """Return the name of the first of RefinedWeb's tests that a line meets, or "" if it meets none, and the
+    character ranges [start, end) to remove from the line. `line` is stripped and has `words` words. If it
+    meets a test and there are no ranges, the whole line is to be removed.
     """
     letters = sum(map(str.isalpha, line))
     if sum(map(str.isupper, line)) > _MAINLY * letters:

@@ -1,8 +1,9 @@
-"""The named rule sets as data, one entry per set. A name is FAMILY@SOURCE, because implementations of one
-paper differ.
+"""The named rule sets as data, one entry per set. Names have the form FAMILY@SOURCE, because implementations
+of one paper differ.
 
-`drop` is FAMILY.TEST if a test fails. So the name of a test (its signal, or `name`) must not occur in another
-set of its family unless both mean the same rule. docs/rule_sets.md quotes the sources.
+A document that fails a test gets the `drop` FAMILY.TEST, where TEST is the `name` of the test or, by default,
+its signal. Two sets of a family may therefore use one TEST only for the same rule. docs/rule_sets.md quotes
+the sources.
 """
 
 import struct
@@ -22,8 +23,8 @@ class Limit(NamedTuple):
 
 
 def above(bound: float) -> float:
-    """Return the next float32 above a positive bound, which is first rounded to float32, the type of ratios.
-    It is the `at_least` of rule sets whose source also drops values equal to the bound.
+    """Round a positive bound to float32, the type of ratios, and return the next float32 above it. Rule sets
+    use this as `at_least` where their source also drops values equal to the bound.
     """
     return float(struct.unpack("<f", struct.pack("<i", struct.unpack("<i", struct.pack("<f", bound))[0] + 1))[0])
 

@@ -50,8 +50,8 @@ class Rule:
     """Tests of one column, or a reference to a named set of rules.
 
     `{rules: gopher_quality@massivetext}` applies the rules of that set, in its order. Otherwise, `signal`
-    names the column to test, which an earlier step writes (or `url`, `source`, ...). At least one test must
-    be given, and all given tests must hold.
+    names the column to test: one that an earlier step writes, or one of the document itself, such as `url` or
+    `source`. At least one test must be given, and all given tests must hold.
 
     A bound is a number, a date for a column of dates (`2015-01-01`), or, for thresholds by language, script
     or source, a mapping from the values of the column `per` to bounds: `{signal: mean_word_length, per:
@@ -61,8 +61,9 @@ class Rule:
     `null` says whether documents without a value in the column are dropped or kept. By default, a test that
     requires a value drops them (`at_least`, `at_least_quantile`, `one_of`), and a test that only excludes
     values keeps them (`at_most`, `at_most_quantile`, `none_of`). For rules without this setting on columns
-    that may be null, `plan` says what happens to null. The tests of a named set keep such documents, as their
-    sources do: a ratio without a denominator or a missing URL is no evidence against a document.
+    that may be null, `plan` says what happens to null. The tests of a named set keep documents without a
+    value, as the sources of the set do: a ratio without a denominator or a missing URL is no evidence against
+    a document.
     """
 
     rules: str | None = None
@@ -173,7 +174,9 @@ class Rule:
         return bound.get(group, bound[DEFAULT]) if isinstance(bound, Mapping) else bound
 
     def drops_null(self) -> bool:
-        """Return whether the rule drops documents whose value is null, in all groups or only in some."""
+        """Return whether the rule drops documents whose value is null. True even if it drops them only in
+        some groups.
+        """
         asks = self.at_least is not None or self.at_least_quantile is not None or bool(self.one_of)
         return asks if self.null is None else self.null == "drop"
 

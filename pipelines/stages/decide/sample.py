@@ -24,15 +24,15 @@ REASON = "sample"
 class UniformSample(CorpusStage):
     """Keep a random sample of the documents: a `share` of them, a number of `documents`, or as many as a
     `total` allows. With `per`, the limit applies to each group of documents that have the same values in the
-    columns of `per`: `{documents: 1000, per: [url_domain]}` keeps at most 1,000 documents of each domain,
-    `{share: 0.01, per: [source, language]}` a stratified sample.
+    columns of `per`. For example, `{documents: 1000, per: [url_domain]}` keeps at most 1,000 documents of
+    each domain, and `{share: 0.01, per: [source, language]}` keeps a stratified sample.
 
     Documents are taken in the order of a hash of the seed and their id, until their group has enough. So a
     sample does not depend on how the corpus is divided into parts or on the number of workers, and lowering
     the limit alone gives a subset of the sample. A `share` without `per` keeps each document with that
     probability, independently of all others and of earlier drops. All other samples are exact and are taken
-    from the documents that no earlier step dropped. `share` with `per` keeps that share of each group,
-    rounded up, so at least one document of each group.
+    from the documents that no earlier step dropped. A `share` with `per` is rounded up in each group, so
+    every group keeps at least one document.
 
     With a `total`, the sample of a group ends before the first document that would exceed the total. A
     missing value of its column counts as 0; a negative one is an error. To limit tokens, use `n_bytes` of

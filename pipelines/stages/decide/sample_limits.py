@@ -1,4 +1,4 @@
-"""Keep documents of each group in a random order, up to the group's limit.
+"""Keep a random sample of the documents of each group, up to the group's limit.
 
     parts -> ranges of the random number -> groups -> ranges -> parts
 
@@ -35,9 +35,10 @@ _HALF = np.uint64(32)
 
 @dataclass(frozen=True)
 class Limits:
-    """The limit of each group: `share` of the group's total, rounded up, or `most` if `share` is None. The
-    total is the sum of the column `of`, or the number of documents if `of` is empty. Documents with equal
-    values in the columns `per` form a group; `seed` determines their random order.
+    """How much of each group a sample may keep. Documents with equal values in the columns `per` form a
+    group; `seed` determines their random order. The limit of a group is `share` of the group's total, rounded
+    up, or `most` if `share` is None. Limits and totals are sums of the column `of`, or numbers of documents
+    if `of` is empty.
     """
 
     share: float | None
@@ -180,8 +181,12 @@ def sum_groups(task: _Task) -> FileRecord:
 
 
 def add_sums(task: _Task) -> FileRecord:
-    """For each group of a partition, commit one row per range that contains documents of the group, with the
-    group's sum over all lower ranges and its sum over all ranges. Rows are grouped by range.
+    """Commit a file with the sums of the weights of each group in a partition, for `find_beyond`, and return
+    the file's record.
+
+    The file has a row for each group and each range that contains documents of the group: the group, the sum
+    of its weights over all lower ranges (`before`), and the sum over all ranges (`total`). Rows are grouped
+    by range.
     """
     if done := task.done("before"):
         return done

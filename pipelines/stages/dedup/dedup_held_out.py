@@ -27,8 +27,8 @@ _RULE = "dedup_held_out"
 
 @dataclass(frozen=True)
 class DedupHeldOut(CorpusStage):
-    """Drop every training document that shares a MinHash band with a held-out document, which is one in its
-    source's own validation or test split.
+    """Drop every training document that shares a MinHash band with a held-out document. Held-out documents
+    are those in the validation or test split that a source comes with.
 
     Held-out documents are never dropped. Without this stage, near-copies of them remain in training; if the
     corpus has MinHash signatures and shards, `plan` and the report show how many held-out documents have such
@@ -121,8 +121,8 @@ class _MatchTask:
 
 
 def match_training(task: _MatchTask) -> FileRecord:
-    """Find the training documents that share a band key of one partition with a held-out document, and commit
-    their rows, grouped by part.
+    """Find the training documents that share a band key with a held-out document, and commit their row
+    numbers, grouped by part. Each task covers one partition of the band keys. Returns the file.
     """
     unit = f"copies.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -144,7 +144,7 @@ class _WriteTask:
 
 
 def write_drops(task: _WriteTask) -> int:
-    """Commit the `drop` of the documents of a part, and return the number of dropped documents."""
+    """Commit the `drop` column of a part, and return the number of documents that it drops."""
     part = task.part
     receipt = task.out.receipt(part.unit)
     if receipt is None:

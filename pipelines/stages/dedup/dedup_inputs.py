@@ -77,8 +77,8 @@ class Candidates:
 
     def competing(self, column: str, cluster: str) -> tuple[np.ndarray, pa.Array]:
         """Return the rows of the competing documents and their values of `column`. A document competes if it
-        has a value and no earlier step dropped it. Documents of the build in their source's own validation or
-        test split do not compete.
+        has a value and no earlier step dropped it. In the corpus that is being built, documents that their
+        source assigns to validation or test do not compete.
 
         In a finished corpus, the earlier steps are those before the step that wrote the column `cluster`, so
         documents dropped by that step itself do compete.

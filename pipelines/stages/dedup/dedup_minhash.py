@@ -239,8 +239,12 @@ def link_buckets(task: _LinkTask) -> tuple[FileRecord, int]:
 
 @dataclass(frozen=True)
 class _Components:
-    """The clusters of linked documents. `local` maps the documents of each part to the lowest node of their
-    group within the part; `named` maps this node to its component across parts.
+    """The clusters of linked documents, found in two steps: within parts, then across parts. A document is a
+    node, numbered by its row across all competing parts.
+
+    `local` maps each linked node of a part to the lowest node of its group within the part. `named` maps that
+    node to the lowest node of its component across all parts. `shingling` computes the shingle sets to
+    compare; if it is None, signatures are compared.
     """
 
     local: FileList
@@ -273,8 +277,8 @@ class _Components:
         return self.shingling.shingle_sets(text)
 
     def similarity(self, members: pa.Array, winners: pa.Array, indices: np.ndarray) -> np.ndarray:
-        """Return the exact Jaccard similarity of each member to its winner if the evidence is shingles,
-        otherwise the share of equal signature values.
+        """Return the similarity of members[i] to winners[indices[i]], for each i, as float32: the exact
+        Jaccard similarity if the evidence is shingles, otherwise the share of equal signature values.
         """
         if self.shingling is not None:
             from pipelines.kernels.search.minhash import jaccard

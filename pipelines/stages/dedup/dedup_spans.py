@@ -234,8 +234,9 @@ class _Spans:
 
 
 def vote_again(task: _PartTask) -> FileRecord:
-    """Commit the window hashes that the first election found in several parts and that still occur in the
-    remaining documents of this part, grouped by partition.
+    """Commit a part's votes for the second election, grouped by partition. The votes are hashes of windows in
+    documents of this part that the first election does not drop, limited to hashes that the first election
+    found in several parts.
     """
     unit = f"votes2.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -287,8 +288,8 @@ def _judge(task: _PartTask, spans: pa.Table, windows: pa.Table, results: pa.Tabl
 
 
 def write_edits(task: _PartTask) -> dict[str, int]:
-    """Commit the columns of a part. Returns the numbers of `units`, of `removed` units and of `dropped`
-    documents.
+    """Commit the columns of a part, and return its counts: `units`, `removed` (units) and `dropped`
+    (documents).
     """
     unit = task.part.unit
     receipt = task.out.receipt(unit)

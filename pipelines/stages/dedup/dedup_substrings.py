@@ -89,9 +89,9 @@ class DedupSubstrings(ReadsText, CorpusStage):
         return (self.input_text, Drop(), GivenSplits())
 
     def writes(self) -> pa.Schema:
-        """Return `drop`, `edits`, the number of bytes removed, the winner of the longest cut, and the winners
-        of all cuts. The last three are null if a document did not compete; the winner of the longest cut is
-        also null if there are no cuts.
+        """Return `drop`, `edits`, `substring_bytes_removed`, `substrings_winner` and `substrings_winners`.
+        The last three are null if a document did not compete; `substrings_winner` is also null if nothing was
+        cut.
         """
         return _WRITTEN
 
@@ -149,8 +149,8 @@ def _lists(cuts: pa.Table, rows: int, values: pa.Array) -> pa.Array:
 
 
 def write_edits(task: PartTask) -> dict[str, int]:
-    """Commit the columns of a part. Returns the numbers of cuts (`substrings`), of `bytes` cut and of
-    `dropped` documents.
+    """Commit the annotations of a part, unless they are already committed. Returns the number of cuts
+    (`substrings`), the number of bytes cut (`bytes`) and the number of dropped documents (`dropped`).
     """
     unit = task.part.unit
     receipt = task.out.receipt(unit)

@@ -77,8 +77,9 @@ class _Task:
 
 
 def summarise_clusters(task: _Task) -> FileRecord:
-    """Commit the `keep_up_to` most preferred documents of each cluster in a part, with the number of its
-    members there, grouped by partition of clusters.
+    """Commit the most preferred documents of each cluster in a part, at most `keep_up_to` per cluster,
+    grouped by partition of clusters. Each row also holds the number of the cluster's members in the part.
+    Return the record of the file.
     """
     one, keep = task.candidates, task.verdict.keep
     unit = f"members.{one.number:05d}"
@@ -223,8 +224,9 @@ def _verdicts(task: _Task) -> tuple[pa.Table, int]:
 
 
 def _similarity(task: _Task, rows: np.ndarray, back: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return the similarity of each of `rows` to its winner, and the number of values in its own evidence. If
-    the deduplication uses no evidence, they are 1 and 0.
+    """Return two arrays: the similarity of each of `rows` to its winner, and the number of values in the
+    row's evidence. `back` gives the part and the row of each winner (`home`, `home_row`). If the
+    deduplication uses no evidence, all similarities are 1 and all numbers are 0.
     """
     if task.evidence is None:
         return np.ones(len(rows), np.float32), np.zeros(len(rows), np.int64)

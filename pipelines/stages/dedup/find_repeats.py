@@ -1,5 +1,4 @@
-"""Find repeated substrings in two shuffles: those that already occurred in an earlier part, or earlier in the
-same part.
+"""Find, in two shuffles, the substrings that already occurred in an earlier part or earlier in the same part.
 
 Windows of `size` bytes are grouped by their minimizers (pipelines/kernels/search/substrings.py). A block is a
 run of windows with the same minimizer, about one for each size / 4 bytes of text.
@@ -148,9 +147,9 @@ class _Texts(NamedTuple):
     data: np.ndarray
 
     def pieces(self, size: int) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-        """Yield runs of documents as (first document, 0, offsets, bytes), and pieces of long documents as
-        (document, position of the piece in it, offsets, bytes). Pieces overlap so that each window lies in
-        exactly one piece.
+        """Yield runs of documents as (index of the first document, 0, offsets, bytes), and long documents in
+        pieces, as (index of the document, position of the piece in it, offsets, bytes). Pieces overlap so
+        that each window of `size` bytes lies in exactly one piece.
         """
         from pipelines.kernels.text.buffers import blocks
 
@@ -185,8 +184,8 @@ def gone_rows(task: PartTask) -> np.ndarray:
 
 
 def vote_minima(task: PartTask) -> FileRecord:
-    """Commit the distinct minimizers of a part, each with the number of its blocks and the number of its
-    distinct blocks, grouped by partition.
+    """Commit a file of the distinct minimizers of a part, grouped by partition, and return its record. For
+    each minimizer, the file holds the number of blocks and the number of distinct blocks.
     """
     from pipelines.kernels.search.repeated_windows import changes, sort_by
     from pipelines.kernels.search.substrings import find_blocks
@@ -229,9 +228,9 @@ def _table(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:
 
 
 def share_minima(task: _PartitionTask) -> tuple[FileRecord, int]:
-    """Commit the minimizers of a partition that occur more than once, grouped by part. A flag says whether
-    the blocks of a minimizer must be split into windows. Returns the file, and an estimate of how many bytes
-    of blocks the parts will send.
+    """Find the minimizers of a partition that occur more than once, and commit them grouped by part. Each has
+    a flag that says whether its blocks must be split into windows. Returns the committed file, and an
+    estimate of how many bytes of blocks the parts will send.
     """
     from pipelines.kernels.search.repeated_windows import changes, sort_by
     from pipelines.kernels.search.substrings import average_windows
@@ -290,9 +289,9 @@ def vote_blocks(task: PartTask) -> FileRecord:
 
 
 def _known_blocks(task: PartTask) -> tuple[_Texts, "Blocks"]:
-    """Return the competing texts of a part, and their blocks whose minimizers occur more than once, in order.
-    If a minimizer has too many blocks, each window is returned as a separate block, with its hash in place of
-    the minimizer.
+    """Return the competing texts of a part, and their blocks whose minimizers occur more than once, in text
+    order. The blocks of a minimizer that has too many of them are split: each of their windows is returned as
+    a block of its own, with its hash in place of the minimizer.
     """
     from pipelines.kernels.search.repeated_windows import find_keys, index_keys
     from pipelines.kernels.search.substrings import Blocks, find_blocks, split_blocks

@@ -41,10 +41,13 @@ class Grouping(Protocol):
 
 @dataclass(frozen=True)
 class DedupPolicy:
-    """The settings of a deduplication stage that its election needs. `schema` lists the columns to write, in
-    the order of `elect_winners.write_verdicts`. If `min_similarity` is given, members of a cluster that are
-    less similar do not count as copies. If `sets` is true, evidence is a set, compared by Jaccard similarity;
-    otherwise it is a signature.
+    """The settings of a deduplication stage that its election needs. `rule` is the `drop` of documents that
+    lose the election. `schema` lists the columns to write, in the order of `elect_winners.write_verdicts`.
+    `keep` is the order of preference, and `keep_up_to` is the maximum number of copies to keep.
+
+    If `min_similarity` is given, a document is dropped only in favour of documents that are at least that
+    similar to it. If `sets` is true, evidence is compared as sets, by Jaccard similarity; otherwise it is
+    compared as signatures.
     """
 
     rule: str

@@ -1,5 +1,5 @@
-"""The order of preference in a cluster: documents of finished corpora come first; new documents follow,
-ordered by the user's keys, then by source, then by id.
+"""The order of preference that decides which documents of a cluster are kept: documents of finished corpora
+come first; new documents follow, ordered by the user's keys, then by source, then by id.
 """
 
 from collections.abc import Sequence
@@ -81,15 +81,16 @@ def key_columns(part: Part, rows: np.ndarray, keys: Sequence[KeepKey]) -> dict[s
 
 
 def absent_keys(kinds: Sequence[pa.DataType], rows: int) -> dict[str, pa.Array]:
-    """Return the columns of `key_columns` with `rows` nulls each. They are for documents of finished corpora,
-    which the keys do not order.
+    """Return columns named as those of `key_columns`, each with `rows` nulls, for documents of finished
+    corpora, which the keys do not order. `kinds` are the types of the columns.
     """
     return {f"key{number}": pa.nulls(rows, kind) for number, kind in enumerate(kinds)}
 
 
 def order_by_preference(table: pa.Table, keys: Sequence[KeepKey]) -> pa.Array:
-    """Return the row indices that sort a table by cluster, with preferred documents first: by standing (their
-    priority), lowest first, then by each key in turn, with nulls last, then by rank of the source and by id.
+    """Return the row indices that sort a table by cluster and, within a cluster, by preference: by
+    `standing`, lowest first; then by each key in turn, with nulls last; then by the `rank` of the source;
+    then by `id`.
     """
     order = [("cluster", "ascending"), ("standing", "ascending")]
     for number, key in enumerate(keys):

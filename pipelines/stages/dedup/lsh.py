@@ -7,9 +7,9 @@ import pyarrow as pa
 
 
 def band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
-    """Return one key per document and band, uint64 [n, bands]: a hash of the number of the band and the
-    `rows` values of the signature in it. `signatures` is uint32 [n, at least bands * rows]. Keys of different
-    bands or values collide with a probability of about 2^-64. The constants are those of splitmix64 (Steele
+    """Return a key for each document and band, uint64 [n, bands]: a hash of the band's number and of the
+    `rows` signature values in the band. `signatures` is uint32 [n, at least bands * rows]. Different bands or
+    values get the same key with a probability of about 2^-64. The constants are those of splitmix64 (Steele
     et al. 2014).
     """
     keys = np.empty((len(signatures), bands), np.uint64)
@@ -24,8 +24,8 @@ def band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
 
 
 def signatures_of(column: pa.Array) -> np.ndarray:
-    """Return a column of MinHash signatures, without nulls, as an array, uint32 [n, num_perm], without a
-    copy. An empty column gives an array of shape [0, 1].
+    """Return a column of MinHash signatures as an array, uint32 [n, num_perm], without copying it. The column
+    must not contain nulls. An empty column gives an array of shape [0, 1].
     """
     return column.flatten().to_numpy().reshape(len(column), -1) if len(column) else np.zeros((0, 1), np.uint32)
 

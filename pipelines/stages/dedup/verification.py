@@ -1,13 +1,13 @@
-"""A second election in each cluster, among the members that the comparison with its preferred document does
-not drop.
+"""Hold a second election in each cluster, among the members that were not dropped when they were compared
+with the cluster's preferred document.
 
-Linked documents form chains, so a cluster can hold many documents that have little in common with its
-preferred document. The members that remain are considered again in the same order of preference: a new
-document is dropped if at least `keep_up_to` kept documents, or one of a finished corpus, reach the minimum
-similarity to it.
+Links between documents form chains, so a cluster can hold many documents that have little in common with its
+preferred document. The members that remain are considered again, in order of preference. A new document is
+dropped if its similarity to at least `keep_up_to` kept documents, or to one document of a finished corpus,
+reaches the minimum.
 
 In a large cluster, only the first documents in this order, the electorate, are compared with each other. The
-other documents are compared with the kept documents of the electorate.
+others are compared only with the kept documents of the electorate.
 """
 
 from collections.abc import Iterator, Sequence
@@ -62,8 +62,8 @@ class _PartTask:
 
 @dataclass(frozen=True)
 class Spared:
-    """The documents of a part that take part in the second election: their number, and the size of their
-    evidence.
+    """The documents of a part that enter the second election: their number, and the size of their evidence in
+    bytes.
     """
 
     candidates: Candidates
@@ -163,8 +163,11 @@ def _electorates(task: Election) -> tuple[pa.Table, int]:
 
 
 def _cut(table: pa.Table, verdict: DedupPolicy, beyond: int) -> pa.Table:
-    """Return the electorate of each cluster and, if `beyond` is 1, the first document that would make its evidence too
-    large. With that document, rows that come later are cut at the same place, as `cut_to_electorate` requires.
+    """Return the rows of each cluster's electorate: its most preferred documents, at most ELECTORATE of them,
+    with at most ELECTORATE_BYTES of evidence. The first document is always included.
+
+    If `beyond` is 1, the first document that exceeds ELECTORATE_BYTES is included too. With it, a later cut
+    of these rows and others gives the same electorate as one cut of all rows.
     """
     table = table.take(order_by_preference(table, verdict.keep)).combine_chunks()
     starts, sizes, position = runs(table["cluster"])
@@ -186,7 +189,9 @@ def _vectors(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _elect(table: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each document, the `winner` and the `similarity` that the kernel `elect` computes."""
+    """Decide which documents of each cluster stay. Return `winner`, int64 [documents], and `similarity`,
+    float32 [documents], as defined in the kernel `elect`.
+    """
     from pipelines.kernels.search.election import elect
 
     starts, _, _ = runs(table["cluster"])
@@ -204,8 +209,8 @@ def _is_finished(table: pa.Table) -> np.ndarray:
 
 
 def _follow(table: pa.Table, stay: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same as `_elect` for documents outside the electorate. They are compared only with the
-    documents of their cluster in `stay`, and winners are rows of `stay`.
+    """Decide which documents outside the electorate stay, by comparing each with the documents of its cluster
+    in `stay`. Return `winner` and `similarity` as `_elect` does; winners are rows of `stay`.
     """
     from pipelines.kernels.search.election import follow
 

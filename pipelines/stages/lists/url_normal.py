@@ -53,11 +53,11 @@ class Url(NamedTuple):
 
 
 def normalise_url(url: str) -> Url:
-    """Return the normal form of a URL, which may be any text. Text without a scheme is read as http. Empty
+    """Return the normal form of a URL. Any text is accepted: text without a scheme is read as http, but empty
     text, and text that begins with `?`, `#` or a single `/`, is read as a path.
 
-    The host is None for a path, for a scheme that is not followed by `//` (`mailto:`), and for a malformed
-    host or port.
+    The host is None for a path, for a scheme that is not followed by `//` (such as `mailto:`), and for a
+    malformed host or port.
     """
     url = url.strip().replace("\t", "").replace("\n", "").replace("\r", "")
     match = _HIERARCHICAL.match(url)

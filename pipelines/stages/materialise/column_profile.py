@@ -4,8 +4,8 @@ columns, and samples of its documents. These summaries can be merged exactly.
 The merged summary of a source does not depend on its division into parts, except for the locations of the
 sampled documents, and its size does not grow with the corpus.
 
-The bins of the histograms are fixed. A bin of positive values contains those with the same first two
-significant digits; below 1, bins are hundredths. The key of a bin is its lower end: 0.07 is [0.07, 0.08), 3.2
+The bins of the histograms are fixed. A bin contains the positive values that are equal when cut to two
+significant digits or, below 1, to two decimals. The key of a bin is its lower end: 0.07 is [0.07, 0.08), 3.2
 is [3.2, 3.3), 120 is [120, 130), 4,500 is [4,500, 4,600). So bins are linear for ratios and logarithmic for
 counts and bytes. Any threshold of two significant digits (below 1, of two decimals) falls between two bins.
 In a column of integers, each value below 100 has a bin of its own. For negative values, the ends are
@@ -153,10 +153,12 @@ def summarise(
     text_bytes: pa.Array,
     groups: Mapping[tuple[str, str], np.ndarray],
 ) -> Summary:
-    """Return the summary of a part: of its columns `measured`, of the lengths of its texts, and of samples.
-    `index` is the index of the part, `hashes` contains the xxh3_64 of each id, uint64, and `text_bytes` the
-    length of each stored text in UTF-8 bytes. `groups` maps each (step, rule) to a mask of the documents that
-    it dropped, and KEPT to a mask of the kept documents.
+    """Return the summary of a part: the distributions of the columns of `measured` and of the lengths of
+    texts, and samples of documents.
+
+    `index` is the index of the part, `hashes`, uint64, holds the xxh3_64 of each id, and `text_bytes` holds
+    the length of each stored text in UTF-8 bytes. `groups` maps each (step, rule) to a mask of the documents
+    that the rule dropped, and KEPT to a mask of the kept documents.
     """
     result = Summary()
     kept = groups[KEPT]

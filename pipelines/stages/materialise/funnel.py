@@ -203,7 +203,8 @@ def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Tabl
 
 
 def _moments(arrived: np.ndarray, left: np.ndarray) -> list[int]:
-    """Return the four sums that `Funnel.run` describes. A part holds less than 2 GiB of text, so no sum of
+    """Return the sums of a^2, r^2, (a - r)^2 and r^3 over the documents of a part, where a (`arrived`) and r
+    (`left`) are the sizes of a document in bytes, int64. A part holds less than 2 GiB of text, so no sum of
     squares exceeds 2^62.
     """
     squares = [int(np.dot(lengths, lengths)) for lengths in (arrived, left, arrived - left)]
@@ -211,8 +212,8 @@ def _moments(arrived: np.ndarray, left: np.ndarray) -> list[int]:
 
 
 def emptied_by(part: Part) -> pa.Array:
-    """Return, for each document, the rule of the first step whose edits emptied it, or null. Documents that
-    an earlier step dropped are included.
+    """Return, for each document, the rule of the first step whose edits emptied it, or null if no edits did.
+    Documents that an earlier step dropped are included.
     """
     emptied = pa.nulls(part.rows, pa.string())
     for annotation in part.annotations:

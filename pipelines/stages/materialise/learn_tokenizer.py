@@ -270,8 +270,8 @@ class _SampleTask:
 
 def is_sampled(ids: pa.Array, share: float | np.ndarray, seed: int) -> np.ndarray:
     """Return whether each document is sampled, bool [n]: whether the splitmix64 hash of its id and `seed`,
-    scaled to [0, 1), is below `share`. `share` is one number for all documents, or an array of one per
-    document.
+    scaled to [0, 1), is below `share`. `share` is one number for all documents or an array with one number
+    per document.
     """
     integers = ids_as_integers(ids)
     key = (

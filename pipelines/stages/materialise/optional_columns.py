@@ -61,8 +61,8 @@ def encode_pairs(
     finder: "NameFinder | None" = None,
 ) -> TokenColumns:
     """Encode the two sides of each pair (see `sides_of`) separately, and join their tokens into one document.
-    `targets` holds, for each document, the position of the first token of its target, or -1 if a side has no
-    tokens.
+    In the result, `targets` holds, for each document, the position of the first token of its target, or -1 if
+    a side has no tokens.
     """
     made = encode_with_columns(encoder, sides, sentences, span_types, finder)
     sizes = np.diff(made.offsets).reshape(-1, 2)

@@ -149,7 +149,9 @@ class Shards(CorpusStage):
 
     @property
     def groups(self) -> tuple[GroupBy, ...]:
-        """The entries of `group_by`, with each plain string, the name of a column, turned into a `GroupBy`."""
+        """The entries of `group_by`, all as `GroupBy` objects. In `group_by`, an entry may also be the name
+        of a column.
+        """
         return tuple(GroupBy(each) if isinstance(each, str) else each for each in self.group_by)
 
     @property
@@ -340,8 +342,9 @@ class _MeasureTask:
 
 
 def measure_kept(task: _MeasureTask) -> tuple[int, int]:
-    """Return the size of a part's kept, edited text in UTF-8 bytes, and the number of documents on which the
-    encoder was compared with the library `tokenizers`. Raises UserError if the two produce different tokens.
+    """Measure the text of a part's kept documents, with edits applied, and check the encoder on the first
+    `task.documents` of them. Return the size of the text in UTF-8 bytes and the number of documents checked.
+    Raises UserError if the encoder's tokens differ from those of the library `tokenizers`.
     """
     if not task.documents:
         return task.part.kept_text_bytes(), 0
@@ -375,8 +378,8 @@ class _EncodeTask:
 
 
 def encode_documents(task: _EncodeTask) -> Receipt:
-    """Encode neighbouring parts into shards, one for each `group_by` group and split that has documents.
-    Commit the shards and return the receipt.
+    """Encode neighbouring parts of a source into shards, one for each combination of `group_by` group and
+    split that has documents. Commit the shards and return their receipt.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:

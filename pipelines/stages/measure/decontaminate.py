@@ -39,22 +39,24 @@ _FOUND_TEXTS = pa.schema([("text", pa.int64())])
 
 @dataclass(frozen=True)
 class Decontaminate(MeasuresText, CorpusStage):
-    """Measure how much of the items of evaluation sets each document contains. Dropping documents by these
-    measures is left to `filter`; `redact_at` removes the items themselves.
+    """Measure how much of each evaluation item a document contains. Dropping documents by these measures is
+    left to `filter`; `redact_at` removes the occurrences from the text.
 
     | column | unit | definition |
     |---|---|---|
     | contamination_prompt | 1 | the highest share of a prompt's words that lie in n-grams found in the document; 0 for none |
     | contamination_answer | 1 | the same for answers |
-    | contamination_items | items | number of items found; where items have an equal text, only the first counts |
+    | contamination_items | items | number of items found; of items with an equal text, only the first counts |
     | contamination | | the evidence: for every occurrence, its item, field, bytes [start, end) in the text read, and share |
 
-    Words are those of segment.py in lower case. A text of an item is searched for as a whole if it has fewer
-    than `ngram` words, and not at all if it has fewer than `min_words`. An n-gram in more than `common`
-    documents, or in more than `common` texts of the sets, is not evidence by itself. However, a text of
-    several n-grams counts if a document contains all of it, even if all these n-grams are common in
-    documents, because popular items are often copied too. A word counts in shares only if it lies in an
-    n-gram that is not common in the sets. Documents that an earlier step dropped are measured and counted
+    Words are those of pipelines/kernels/text/segment.py, in lower case. A text of an item is not searched for
+    if it has fewer than `min_words` words. If it has fewer than `ngram` words, the whole text is one n-gram.
+
+    N-grams in more than `common` texts of the sets are ignored: a word counts in shares only if it lies in
+    another n-gram. A text is found in a document that contains at least one of its remaining n-grams, unless
+    that n-gram occurs in more than `common` documents. Popular items are often copied, so a text of several
+    n-grams is also found in a document that contains all of it, however common its n-grams are in documents.
+    An item is found if one of its texts is. Documents that an earlier step dropped are measured and counted
     like any other.
 
     For each set, the facts count items, items found, distinct texts, repeated texts, and texts not searched
@@ -245,9 +247,10 @@ def _searched(index: Index) -> pa.Table:
 
 @dataclass(frozen=True)
 class _Finds:
-    """The texts of the index that were found in the documents of a part, sorted by document, then by text.
-    Find i is the text `texts[i]` of the index in the document `rows[i]`. Occurrence j, the bytes
-    [`starts[j]`, `ends[j]`) of the document, belongs to find `find[j]`.
+    """The finds of a part: the texts of the index that were found in each of its documents, sorted by
+    document, then by text. Find number i is the text `texts[i]` in the document `rows[i]`, with the score
+    `scores[i]`. Occurrence j is the range of bytes [`starts[j]`, `ends[j]`) in the document, and belongs to
+    find number `find[j]`.
     """
 
     rows: np.ndarray
@@ -340,9 +343,7 @@ def _columns(stage: Decontaminate, index: Index, finds: _Finds, part: Part) -> p
 
 
 def _lists(owners: np.ndarray, rows: int, values: pa.Array) -> pa.Array:
-    """Return an array of one list of values per row. `owners` holds the row of each value, in ascending
-    order.
-    """
+    """Group values into one list per row. `owners` contains the row of each value, in ascending order."""
     return pa.ListArray.from_arrays(pa.array(np.searchsorted(owners, np.arange(rows + 1)).astype(np.int32)), values)
 
 

@@ -24,8 +24,8 @@ _SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """An evaluation set: a file of items. Some fields of an item are shown to the model, others are the
-    expected answers.
+    """A file of evaluation items. The fields named in `prompts` are shown to the model; those named in
+    `answers` contain the expected answers.
     """
 
     name: str
@@ -110,14 +110,16 @@ def _strings(value: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Index:
-    """The n-grams of evaluation sets, and the texts that contain them. Texts of one field with the same words
-    are stored once.
+    """An index of the n-grams of evaluation sets, and of the texts that contain them. Texts of one field with
+    the same words are stored once.
 
     N-gram g of `table` occurs in the texts `texts[bounds[g]:bounds[g + 1]]`. The same slice of `positions`
-    holds, for each of these texts, the index of the word at which the n-gram first occurs. `names[t]` is the
-    first item that contains text t; `sets[t]` and `fields[t]` are the indices of its set and of its field in
-    FIELDS. Text t has `counts[t]` n-grams of `lengths[t]` words each, which cover `words[t]` words. `copies`
-    lists the other items with an equal text, as (item, text).
+    holds, for each of these texts, the index of the word at which the n-gram first occurs.
+
+    `names[t]` is the name of the first item that contains text t. `sets[t]` and `fields[t]` are the indices
+    of the item's set and of the text's field in FIELDS. Text t has `counts[t]` n-grams of `lengths[t]` words
+    each, which cover `words[t]` words. `copies` contains (item name, t) for each further occurrence of text
+    t. `facts` maps the name of each set to numbers of its items and texts.
     """
 
     table: "Table"

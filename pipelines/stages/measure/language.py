@@ -56,26 +56,27 @@ class Language(MeasuresText, PartStage):
     for more certain labels.
 
     Codes are those of the model: two letters where the language has such a code, otherwise three, and `no`
-    for Bokmål. Labels with a script, such as `eng_Latn` of GlotLID and OpenLID, become the same codes (`en`,
-    `zh` for `cmn_Hani`, `ar` for `arb_Arab`), so the second guess may be the same language in another script.
+    for Bokmål. Labels with a script, such as `eng_Latn` of GlotLID and OpenLID, are converted to these codes
+    (`en`, `zh` for `cmn_Hani`, `ar` for `arb_Arab`), so the second guess may be the same language in another
+    script.
 
     With several `models`, each text is passed from one model to the next, in order, until a model's score is
     `fallback_below` or more. If no score reaches it, the answer of the last model that has one is used.
     `language_model` is the position of the model that gave the labels, 0 for the first; the scores are on
     that model's scale.
 
-    Models often mistake titles in capitals for other languages. So a text is read in lower case if more than
-    nine tenths of its letters are capitals.
+    Models often mistake titles in capitals for other languages. A text is therefore read in lower case if
+    more than nine tenths of its letters are capitals.
 
     The score of fastText is its probability. resiliparse measures how far the text's n-grams are out of place
-    in the language's profile; the score is 1 - distance / 1200, because resiliparse itself gives no answer
-    from a distance of 1200 on. The scales differ, so a threshold for one model is not valid for another: most
+    in the language's profile; the score is 1 - distance / 1200, because resiliparse itself gives no answer at
+    distances of 1200 or more. The scales differ, so a threshold for one model is not valid for another: most
     English pages score 0.4 to 0.85 with resiliparse. resiliparse has no answer for most texts of a sentence
-    or less. In that case the script gives the language if it identifies one (Hangul, Thai, Greek, kana and
-    Han, ...), and the score is the share of the letters in that script, 0.9 or more.
+    or less. In that case, the script gives the language if it identifies one, as Hangul, Thai, Greek, or kana
+    with Han do, and the score is the share of the letters in that script, 0.9 or more.
 
     `language_2` and `language_2_score` hold the second guess and its score. If there is no answer, the label
-    is `und`, BCP 47's subtag for an undetermined language, and the score 0. There is no answer for:
+    is `und`, BCP 47's subtag for an undetermined language, and the score is 0. There is no answer for:
 
     - texts of fewer than `min_bytes`;
     - with fastText, texts without words or n-grams that the model knows, and texts for which a hierarchical softmax
@@ -90,9 +91,9 @@ class Language(MeasuresText, PartStage):
     and score of each paragraph. `language_share` is the number of characters in paragraphs of the document's
     language, divided by the number in all paragraphs. Paragraphs of fewer than 200 bytes that are `und` do
     not count: they are headings and single sentences, too short for a model. Longer paragraphs without a
-    language do count: they are tables, code, base64. The share is null if the document is `und` or no
-    paragraph counts. A rule then decides about mixed documents: `filter: [{signal: language, one_of: [en]},
-    {signal: language_share, at_least: 0.8, null: drop}]`.
+    language do count: they are tables, code or base64. The share is null if the document is `und` or no
+    paragraph counts. This filter then keeps only documents that are mostly English: `filter: [{signal:
+    language, one_of: [en]}, {signal: language_share, at_least: 0.8, null: drop}]`.
 
     With `script`, `language_script` is the ISO 15924 code of the script with the most letters in the text
     (`Latn`, `Cyrl`, `Hani`; `Jpan` for Han with kana), `Zzzz` for a script that is not in
@@ -207,8 +208,8 @@ class Language(MeasuresText, PartStage):
         return pa.table(columns, schema=self.writes())
 
     def _guess(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> tuple["np.ndarray", _Guesses]:
-        """Return, for each text data[starts[i]:ends[i]], the end of the prefix that the models read, and the
-        guesses.
+        """Return (ends of the prefixes that the models read, guesses) for the texts data[starts[i]:ends[i]].
+        The ends are indices into `data`.
         """
         import numpy as np
 
@@ -234,8 +235,8 @@ class Language(MeasuresText, PartStage):
     def _ask(
         self, number: int, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray"
     ) -> tuple[tuple[str, ...], "np.ndarray", "np.ndarray"]:
-        """Return one model's guesses as (names, indices into names, scores). The arrays are [texts, guesses],
-        best first.
+        """Return one model's two best guesses for each text as (names, indices into names, scores). Both
+        arrays are [texts, 2], best first. A missing guess has the index -1.
         """
         if self.models[number] == _RESILIPARSE:
             return _resiliparse(data, starts, ends)

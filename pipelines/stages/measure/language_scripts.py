@@ -1,8 +1,8 @@
-"""Scripts and languages: reject labels whose script the text does not use, identify languages that have their
-own script, and give languages and scripts their ISO codes.
+"""Scripts and languages: reject language labels whose script the text does not use, identify languages that
+have a script of their own, and return the ISO codes of languages and scripts.
 
-Labels are checked because resiliparse compares only hashes of n-grams, so a text without a language, such as
-base64, can be labelled Chinese.
+Labels are checked because resiliparse compares only hashes of n-grams, so it can label a text in no language,
+such as base64, as Chinese.
 """
 
 import re

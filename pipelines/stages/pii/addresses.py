@@ -1,5 +1,5 @@
-"""Patterns of postal addresses: streets with a number, corners of two streets, post boxes, units, addresses
-of armed forces, towns with a state and a postal code, and British and Canadian postal codes.
+"""Patterns of postal addresses: streets with a number, corners of two streets, PO boxes, units, addresses of
+armed forces, towns with a state and a postal code, and British and Canadian postal codes.
 
 A street needs a number and evidence that it is a street: a word for a street before, after or at the end of
 its name, a unit after it (`Suite 5`), a postal code with a town, or a phrase that introduces an address. Only

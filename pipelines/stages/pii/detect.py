@@ -83,7 +83,9 @@ class Detector:
         self, entity: str, offsets: "np.ndarray", data: "np.ndarray", chains: "Chains | None"
     ) -> Iterator[tuple[int, list[tuple[int, int, int]]]]:
         """Yield (row, hits) for every document that may contain the entity. A hit is (row, start, end), with
-        offsets in bytes of the document; hits are in order.
+        offsets in bytes of the document; the entity can occur only near a hit. The hits of a document are in
+        text order. For an entity without a gate, every document that is not empty has the single hit (row, 0,
+        0).
         """
         import numpy as np
 

@@ -40,7 +40,7 @@ def pii_steps(corpus: Corpus, part: Part) -> list[tuple[int, PublishedStep]]:
 
 
 def _only_annotates(step: PublishedStep) -> bool:
-    """Return whether a `pii` step uses the action `annotate`, which leaves finds in the text, for any entity."""
+    """Return whether any action of a `pii` step is `annotate`, which leaves what the step finds in the text."""
     knobs = step.manifest.identity["knobs"]
     return "annotate" in (knobs.get("action"), *knobs.get("actions", {}).values())
 

@@ -1,4 +1,6 @@
-"""Finds that are not personal data. false_finds.yaml lists their patterns, with reasons and examples."""
+"""False finds: strings that `pii` finds but that are not personal data. false_finds.yaml lists patterns that
+recognise them, with reasons and examples.
+"""
 
 import re
 from collections import defaultdict

@@ -152,7 +152,9 @@ def is_directory(model: str) -> bool:
 
 
 def is_token_classifier(model: str) -> bool:
-    """Return whether `model` is a token classifier: a directory that does not contain spaCy's config.cfg."""
+    """Return whether `model` is the path of a token classifier, that is, a directory without spaCy's
+    config.cfg. Does not check that the directory exists.
+    """
     return is_directory(model) and not (Path(model) / "config.cfg").is_file()
 
 
@@ -186,8 +188,9 @@ def model_versions(model: str) -> dict[str, str]:
 
 
 def model_library(model: str) -> tuple[tuple[str, str], ...]:
-    """Return ((module, installation command),) for a spaCy model given by name, otherwise (). The command
-    installs spaCy's small English model, even if another is named.
+    """Return the module of a spaCy model and the command that installs it, as ((module, command),). The
+    module's name is the model's. Return () if `model` is a directory or the empty string. The command always
+    installs spaCy's small English model, even if `model` is another one.
     """
     if not model or is_directory(model):
         return ()

@@ -72,9 +72,9 @@ class _RowDetection(NamedTuple):
 
 
 class _Finds(NamedTuple):
-    """The finds in some texts. `edits` lists (start, end, replacement, entity) by text, and `spans` the
-    detections of each text that are only annotated. `counts` maps each entity to its number of finds in each
-    text.
+    """The finds in some texts. For each text, `edits` holds a list of (start, end, replacement, entity), and
+    `spans` holds the detections that are only annotated. `counts` maps each entity to its number of finds in
+    each text.
     """
 
     edits: list[list[tuple[int, int, str, str]]]
@@ -84,15 +84,16 @@ class _Finds(NamedTuple):
 
 @dataclass(frozen=True)
 class Pii(ReadsText, PartStage):
-    """Find personal data. Write `edits` that replace it, each with its entity as the rule, and for each
-    entity a column `pii_<entity>` (int32) with the number of finds.
+    """Find personal data. Write `edits` that replace it, with the entity as the rule of the edit, and for
+    each entity a column `pii_<entity>` (int32) with the number of finds.
 
     Detections that overlap, directly or through others, become one edit over everything they cover, so that
-    nothing of them remains. The edit has the entity of the detection with the highest score; ties go to the
-    longest, then to the first in `entities`. Detections that are to be replaced take precedence over those
-    that would only be annotated. Detections that overlap are counted once. The `fields` are searched in
-    addition to the text. pipelines/stages/pii/false_finds.yaml lists what looks like personal data but is
-    not, such as ISBNs.
+    nothing of them remains, and count as one find. Its entity is that of the detection with the highest
+    score; ties go to the longest, then to the first in `entities`. Detections that are to be replaced take
+    precedence over those that would only be annotated.
+
+    The `fields` are searched in addition to the text. pipelines/stages/pii/false_finds.yaml lists what looks
+    like personal data but is not, such as ISBNs.
     """
 
     version: ClassVar[int] = 8

@@ -1,6 +1,6 @@
-"""The entities of the `pii` stage, and recognizers for those that patterns can find, in the reference
-configuration (pii.py). Most recognizers ship with Presidio. The others are our own, and use Presidio's class
-PatternRecognizer.
+"""The entities of the `pii` stage, and the recognizers of those that patterns can find. The recognizers are
+set up as in the reference configuration (pii.py). Most ship with Presidio; the others are our own and use
+Presidio's class PatternRecognizer.
 """
 
 import logging

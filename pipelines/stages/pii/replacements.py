@@ -117,7 +117,7 @@ def _address(value: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None
 
 
 def _canonical(entity: str, value: str) -> str:
-    """Return the form of a value that is hashed, the same for different spellings of the value."""
+    """Normalise a value before it is hashed, so that different spellings of it have the same hash."""
     if entity == "EMAIL_ADDRESS":
         return value.lower()
     if entity == "IP_ADDRESS":

@@ -81,8 +81,8 @@ class TokenClassifier:
         self._entities = frozenset(entities)
 
     def read(self, texts: Sequence[str]) -> list[list[tuple[int, int, str, float]]]:
-        """Return the names in each text as (start, end, entity, score), with offsets in code points. The
-        score is a probability.
+        """Return the names in each text as (start, end, entity, score), for the entities given to the
+        constructor. Offsets are in code points, and the score is a probability.
         """
         windows = [list(self.pipeline.preprocess(text, **self.pipeline._preprocess_params)) for text in texts]
         self._classify([window for its in windows for window in its])
@@ -97,7 +97,9 @@ class TokenClassifier:
         ]
 
     def _classify(self, windows: Sequence[dict[str, Any]]) -> None:
-        """Add `logits` (1, tokens, labels) to each window. Windows of similar length are run in one batch."""
+        """Run the model on each window and store its output in the window as `logits` (1, tokens, labels).
+        Windows of similar length are batched.
+        """
         import torch
 
         groups: dict[int, list[dict[str, Any]]] = {}

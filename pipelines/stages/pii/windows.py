@@ -185,8 +185,9 @@ def _run(text: str, at: int, sides: tuple[Any, Any]) -> Window:
 
 
 def iban_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """Return the text from the country letters before `at` to the end of the longest possible match, extended
-    over candidates that begin within it, or None if no IBAN can begin there.
+    """Return the window from the country letters before `at` to the end of the longest IBAN that may begin
+    there, or None if no IBAN can. If another candidate begins within this range, the window also covers that
+    candidate, and so on.
     """
     start = at - 3
     if not _IBAN.match(text, start):
@@ -214,11 +215,12 @@ def _is_word(character: str) -> bool:
 
 
 def phone_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """Return the chain text[start:end] and the chains joined to it by extension labels, starting at the first
-    possible phone number.
+    """Return a window from the first candidate for a phone number in a chain of digits to the end of the
+    chain. The chain consists of text[start:end] and the chains that extension labels, such as "ext.", join to
+    it.
 
-    Return None if the chain itself cannot be a phone number, and an empty window if the joined chains cannot
-    contain a valid number.
+    Return None if text[start:end] by itself cannot be a phone number, and an empty window if the whole chain
+    contains no candidate.
     """
     plus = _PLUS.search(text, max(0, start - _LEAD_REACH), start) is not None
     if not can_be_phone(text[start:end], plus, regions):
@@ -237,8 +239,9 @@ def phone_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> W
 
 
 def _first_candidate(text: str, begin: int, end: int, regions: tuple[str, ...]) -> int | None:
-    """Return the start of the first candidate that phonenumbers can accept as valid, or None. The pieces of a
-    candidate are checked here first, because phonenumbers itself is slow on long tables of numbers.
+    """Return the start of the first candidate in text[begin:end] that phonenumbers might accept as a valid
+    number, or None. Skipping hopeless candidates here saves time, because phonenumbers is slow on long tables
+    of numbers.
     """
     from phonenumbers.phonenumbermatcher import _PATTERN
     from phonenumbers.phonenumberutil import _SECOND_NUMBER_START_PATTERN
@@ -316,8 +319,8 @@ def phone_digits(regions: tuple[str, ...]) -> int:
 
 
 class _National(NamedTuple):
-    """Necessary conditions on the digits of a region's valid phone numbers written without a plus: `part` is
-    found in them, `whole` matches all of them, and there are at least `least`.
+    """Conditions that every valid phone number of a region meets if it is written without a plus: its digits
+    contain a match of `part`, match `whole` from end to end, and number at least `least`.
     """
 
     part: re.Pattern[str]
@@ -327,10 +330,11 @@ class _National(NamedTuple):
 
 @cache
 def _national(region: str) -> _National:
-    """Return the patterns of a region. They match the numbers of all regions with the same calling code,
-    because phonenumbers may assign a number to any of these regions.
+    """Return conditions that every phone number of a region meets. Numbers of the other regions with the same
+    calling code meet them too, because phonenumbers may assign a number to any of these regions.
 
-    If a region's rules add digits to the written number, only the length is checked.
+    If the rules of a region add digits to the written number, the only condition is a minimum number of
+    digits.
     """
     from phonenumbers import COUNTRY_CODE_TO_REGION_CODE, PhoneMetadata, country_code_for_region
 

@@ -39,13 +39,13 @@ def recorded_checksum(file: Path, model: str, stage: str) -> str:
 
 @dataclass(frozen=True)
 class Classifier(ReadsText, PartStage):
-    """Write a document's score by a supervised fastText model: the probability of a label, 0 to 1, or the
-    expected value of the labels.
+    """Write the score that a supervised fastText model gives a document: the probability of a label, 0 to 1,
+    or the expected value of the labels.
 
-    The text is read as the library reads a line, which is also how `python -m pipelines classifier train`
-    writes it: white space, including line ends, separates tokens, and nothing else is changed. Tokens that
+    The text is read as the fastText library reads a line, which `python -m pipelines classifier train` also
+    relies on: white space, including line ends, separates tokens, and nothing else is changed. Tokens that
     begin with `__label__` are ignored, and a token `</s>` ends the text. For a fixed threshold as in DCLM (Li
-    et al. 2024, section 4.4), or for a quantile, use a rule of `filter`; for a random choice as in GPT-3,
+    et al. 2024, section 4.4), or for a quantile, use a rule of `filter`; for a random choice as in GPT-3, use
     `pareto_sampling`. A toxicity model is a classifier too: give its label, and score lines or sentences
     (docs/classifiers.md).
     """

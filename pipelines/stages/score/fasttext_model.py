@@ -105,8 +105,8 @@ class FastTextModel:
 
 
 def load_fasttext(path: Path, checksum: str, where: str) -> FastTextModel:
-    """Return a model read from a file. Raises UserError if the file's xxh3_128 is not `checksum`, or if it is
-    not a supervised model.
+    """Read a supervised fastText model from a file. Raises UserError if the file's xxh3_128 is not
+    `checksum`, or if the file does not contain such a model.
     """
     import xxhash
 
@@ -246,8 +246,8 @@ def _matrix(file: _File, quantised: bool) -> "np.ndarray":
 
 
 def _centroids(file: _File) -> tuple["np.ndarray", int, int, int]:
-    """Read a product quantiser. Return its centroids, the number of sub-vectors in a row, the length of each,
-    and that of the last, which may be shorter.
+    """Read a product quantiser. Return its centroids, the number of sub-vectors in a row, the length of a
+    sub-vector, and the length of the last one, which may be shorter.
     """
     import numpy as np
 

@@ -132,7 +132,9 @@ def _cut(counts: dict[int, int], partitions: int) -> _Ranges:
 
 
 def count_bins(task: _PartTask) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return, for each column of a part, its bins and the number of values in each bin."""
+    """Return, for each column of a part, the bins that its values fall in and the number of values in each
+    bin. NaN is not counted.
+    """
     values = column_values(task.part, task.columns)
     return [np.unique(_bins(column[~np.isnan(column)]), return_counts=True) for column in values.T]
 
@@ -144,8 +146,9 @@ def _bins(values: np.ndarray) -> np.ndarray:
 
 
 def scatter_values(task: _PartTask) -> tuple[FileRecord, list[list[Any]]]:
-    """Commit the distinct values of each column of a part, with their counts, grouped by range. Returns the
-    record of the file, and (number of values, lowest, highest) for each column.
+    """Commit a file with the distinct values of each column of a part and their counts, grouped by the range
+    that they fall in. Return the file's record and, for each column, (number of values, lowest, highest). The
+    number includes repeated values but not NaN; a column without values gives (0, 0, 0).
     """
     unit = f"values.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -174,8 +177,9 @@ class _RangeTask:
 
 
 def rank_values(task: _RangeTask) -> FileRecord:
-    """Rank the distinct values that each part has in a range. Commit twice the ranks (integers), grouped by
-    part. A value's rank is the number of values below it plus half the number of values equal to it.
+    """Rank the distinct values that each part has in a range. Commit a file of doubled ranks, which are
+    integers, grouped by part, and return its record. A value's rank is the number of values below it plus
+    half the number of values equal to it, over all parts.
     """
     unit = f"ranks.{task.number:05d}"
     receipt = task.out.receipt(unit)

@@ -131,9 +131,9 @@ class TransformerStage(ReadsText, PartStage):
         return read_json(Path(self.model) / "config.json")
 
     def outputs(self, texts: pa.Array | pa.ChunkedArray) -> Iterator[tuple[list[int], Any, Any]]:
-        """Yield (rows, outputs of the model, attention mask) for each batch. `rows` are the indices in
-        `texts` of the batch's texts, not always consecutive. The first len(rows) rows of the tensors belong
-        to these texts; the others are padding.
+        """Run the model on `texts`, each cut to `max_tokens` tokens. Yield (rows, outputs of the model,
+        attention mask) for each batch. `rows` are the indices of the batch's texts, not always consecutive.
+        The first len(rows) rows of the tensors belong to these texts; the others are padding.
         """
         import torch
 

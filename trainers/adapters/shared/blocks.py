@@ -1,5 +1,5 @@
-"""Where the `transformers` model of each architecture keeps its stacks, attention layers and the parts of its
-blocks: their names, and functions that find them.
+"""The names of the stacks, the attention layers and the parts of the blocks in the model of each
+architecture, and functions that find these modules in a network.
 
 Some architectures compute several parts with a single matrix, for example queries, keys and values in GPT-2.
 A method that adapts one of these parts adapts the whole matrix.
@@ -16,19 +16,19 @@ Part = Literal["query", "key", "value", "output", "up", "down"]
 
 @dataclass(frozen=True)
 class BlockNames:
-    """What training methods need to know of an architecture: the names of its modules, and what it supports.
+    """What training methods need to know about an architecture: the names of its modules, and what it
+    supports.
 
-    `stacks` are the names of the modules that form its stacks, without the heads. `attention` is a regular
-    expression that matches the attention layers of the blocks (encoder layers, decoder layers, and
-    cross-attention from decoder to encoder); it is None for a recurrent architecture, which has no attention.
-    `parts` maps each part to a regular expression that matches the ends of the names of the modules that
-    compute it; parts without a module (XLNet's attention matrices) are missing. `biases` says whether the
-    architecture has biases.
+    `stacks` names the modules that form its stacks, without the heads. `attention` is a regular expression
+    for the names of the attention layers: the self-attention of encoder and decoder, and cross-attention. It
+    is None for a recurrent architecture, which has no attention. `parts` maps each part of a block to a
+    regular expression for the end of the names of its modules; parts without a module (XLNet's attention
+    matrices) are missing. `biases` says whether the architecture has biases.
 
     `prefixes` says which code can put prefix keys and values before those of the text: `stock` (the stock
-    model, which accepts past keys), `ours` (only our own) or `none`. It is `none` for CANINE, DeBERTa, XLNet
-    and architectures without attention. `embeds` says whether tokens have embeddings, so that embeddings of
-    virtual tokens can be added.
+    model, which accepts past keys), `ours` (only our own) or `none` (CANINE, DeBERTa, XLNet and architectures
+    without attention). `embeds` says whether tokens have embeddings, so that embeddings of virtual tokens can
+    be added.
     """
 
     stacks: tuple[str, ...]
@@ -138,7 +138,9 @@ def pattern(architecture: str, parts: Iterable[Part]) -> str:
 
 
 def part_modules(network: Any, architecture: str, parts: Iterable[Part]) -> list[tuple[str, Any]]:
-    """Return the (name, module) pairs of the given parts in all blocks, in the order of the model."""
+    """Return (name, module) for every module that computes one of the given parts of a block, in the order of
+    the model. `refuse_parts` must accept the parts.
+    """
     expression = re.compile(pattern(architecture, parts))
     return [(name, module) for name, module in network.named_modules() if expression.fullmatch(name)]
 
@@ -159,7 +161,7 @@ def stack_modules(network: Any, architecture: str) -> list[Any]:
 
 
 def token_embedding(network: Any, architecture: str) -> Any:
-    """Return the embedding table for the input ids of the first stack (the encoder in an encoder-decoder)."""
+    """Return the module that embeds the input ids. In an encoder-decoder, this is the encoder's."""
     if architecture == "t5":
         return network.encoder.embed_tokens
     return network.model.encoder.embed_tokens if architecture == "bart" else network.get_input_embeddings()

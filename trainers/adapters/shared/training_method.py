@@ -40,15 +40,16 @@ class TrainingMethod(ABC):
 
     @property
     def virtual_tokens(self) -> int:
-        """The number of virtual tokens before every segment (of the encoder's input in an encoder-decoder).
-        Their ids are consecutive and begin with `first_virtual`, beyond the rows of the embedding table.
+        """The number of virtual tokens before every segment; in an encoder-decoder, before the segments of
+        the encoder's input only. The ids of the virtual tokens are consecutive, start at `first_virtual` and
+        lie beyond the rows of the embedding table.
         """
         return 0
 
     @property
     def prefix_length(self) -> int:
-        """The number of prefix positions. Their keys and values precede those of every segment, and the
-        positions of the text continue after them.
+        """The number of prefix positions; 0 for a method without a prefix. The prefix's keys and values
+        precede those of every segment, and the positions of the text continue after the prefix.
         """
         return 0
 
@@ -100,8 +101,8 @@ class TrainingMethod(ABC):
         return None
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """Return the tensors for `adapter_model.safetensors`, by the names that peft would give them in our
-        model.
+        """Return the tensors for `adapter_model.safetensors`, keyed by the names that peft would give them if
+        it wrapped our model. Called only if `peft_config` does not return None.
         """
         raise NotImplementedError
 

@@ -92,10 +92,11 @@ def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) 
 
 
 def prefix_config(network: Any, architecture: str, family: str, tokens: int) -> dict[str, Any] | None:
-    """Return peft's PREFIX_TUNING configuration, or None if peft 0.21 cannot apply these prefixes.
+    """Return peft's PREFIX_TUNING configuration, or None if peft 0.21 cannot apply these prefixes: if the
+    stock model does not accept past keys, or in an encoder-decoder.
 
-    It cannot apply them to an encoder-decoder: there, it gives a prefix to the decoder's self-attention only,
-    and layer i gets the keys of layer 2i.
+    In an encoder-decoder, peft gives a prefix to the decoder's self-attention only, and layer i gets the keys
+    of layer 2i.
     """
     if BLOCKS[architecture].prefixes != "stock" or family == "encoder_decoder":
         return None

@@ -52,7 +52,7 @@ class MultitaskPrompt(TrainingMethod):
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
         """Return peft's MULTITASK_PROMPT_TUNING configuration, or None for encoders: peft 0.21 does not pass
-        the task to their prompts.
+        the task to the prompt of a feature-extraction model.
         """
         if family == "encoder":
             return None

@@ -1,4 +1,4 @@
-"""P-tuning (Liu et al., 2021), the first version: an LSTM or an MLP computes the prompt from trained
+"""The first version of P-tuning (Liu et al., 2021): an LSTM or an MLP computes the prompt from trained
 embeddings.
 """
 
@@ -42,8 +42,8 @@ class PTuning(TrainingMethod):
 
     @property
     def deployed(self) -> PromptTuning:
-        """Prompt tuning with the same number of tokens. The trained embeddings replace its random ones when
-        they are loaded.
+        """Prompt tuning with the same number of tokens. Its random embeddings are replaced when the prompt
+        that the trained encoder computes is loaded.
         """
         return PromptTuning(tokens=self.tokens, init="random")
 

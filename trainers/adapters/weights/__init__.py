@@ -1,3 +1,3 @@
-"""Methods that train weights of the base, the task's head alone, or matrices and vectors that modify the
-base's weights.
+"""Methods of fine-tuning. They train the base's own weights, only the task's head, or matrices and vectors
+that modify the base's weights.
 """

@@ -17,9 +17,9 @@ class AdaLoRA(LowRankMethod):
     is `initial_rank` at first.
 
     After the first `warmup` share of the steps, the least important ranks are removed every `interval` steps.
-    When the last `final` share of the steps begins, the average rank per matrix is `rank`; from then on,
-    ranks no longer change. `betas` are the smoothing factors of the importance and of its deviation.
-    `orthogonality` is the weight of the penalty that keeps P and Q orthogonal.
+    During the last `final` share of the steps, the average rank per matrix is `rank`, and ranks no longer
+    change. `betas` are the smoothing factors of the importance and of its deviation. `orthogonality` is the
+    weight of the penalty that keeps P and Q orthogonal.
     """
 
     kind: Literal["adalora"] = "adalora"

@@ -1,5 +1,5 @@
-"""Train the task's head alone, on the hidden states of the last layer of a frozen base. If the head is a
-single matrix, this is a linear probe (Alain and Bengio, 2017).
+"""Train only the task's head, on top of a frozen base. If the head is a single matrix, this is a linear probe
+(Alain and Bengio, 2017).
 """
 
 from dataclasses import dataclass

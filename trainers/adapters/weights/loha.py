@@ -11,7 +11,7 @@ from trainers.adapters.weights.low_rank import LowRankMethod
 
 @dataclass(frozen=True)
 class LoHa(LowRankMethod):
-    """Add the elementwise product of two matrices of rank `rank` to each matrix of `targets`, scaled by alpha
+    """Add to each matrix of `targets` the elementwise product of two matrices of rank `rank`, scaled by alpha
     / rank.
 
     The product has a rank of up to rank^2 and takes twice as many parameters as LoRA of the same `rank`.

@@ -1,5 +1,5 @@
-"""LoKr, with peft's layers: add a low-rank Kronecker product to a matrix (KronA, Edalati et al., 2022), as
-implemented in LyCORIS (Yeh et al., 2024).
+"""LoKr (Yeh et al., 2024, after KronA by Edalati et al., 2022), with peft's layers: add a low-rank Kronecker
+product to a matrix.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from trainers.adapters.weights.low_rank import LowRankMethod
 
 @dataclass(frozen=True)
 class LoKr(LowRankMethod):
-    """Add the Kronecker product of a small and a larger matrix to the matrices of `targets`, scaled by alpha
-    / rank.
+    """Add the Kronecker product of a small and a larger matrix, scaled by alpha / rank, to each matrix of
+    `targets`.
 
-    The larger matrix is a product of rank `rank` or, if `rank` is at least half of its longer side, a full
-    matrix. Each side of an adapted matrix is split into two factors that are as close to each other as its
-    divisors allow.
+    The larger matrix is itself a product of two matrices, of rank `rank`. If `rank` is at least half of its
+    longer side, it is a full matrix instead. Each side of an adapted matrix is split into two factors that
+    are as close to each other as its divisors allow.
     """
 
     kind: Literal["lokr"] = "lokr"

@@ -47,7 +47,7 @@ class RankAllocation:
         return int((first - last) * left**3 + last)
 
     def update(self, step: int, weights: Mapping[str, Any], gradients: Mapping[str, Any]) -> dict[str, Any]:
-        """Update the statistics before the last `final` steps. Return the new singular values, by parameter
+        """Update the `scores` if more than `final` steps remain. Return the new singular values, by parameter
         name, with those of removed triplets set to 0; empty if no triplets are removed at this step.
 
         `weights` are the AdaLoRA parameters after `step` steps, and `gradients` are their gradients in the
@@ -74,7 +74,9 @@ class RankAllocation:
         scores["uncertainty"] = two * scores["uncertainty"] + (1 - two) * deviation
 
     def _importance(self, values: str) -> Any:
-        """Return the importance of every triplet of a matrix, [rank], given the name of its singular values."""
+        """Return the importance of each triplet of one matrix, float32 [rank]. `values` is the name of the
+        parameter that holds the matrix's singular values.
+        """
         score = {
             part: self.scores[name]["importance"] * self.scores[name]["uncertainty"]
             for part in (_VALUES, _RIGHT, _LEFT)

@@ -13,7 +13,7 @@ class RankUpdates:
 
     def __init__(self, model: Any, partitions: Any, steps: int | None, accumulation: int) -> None:
         """Prepare the allocation for a run of `steps` steps, each with `accumulation` passes per worker.
-        `partitions` reads and writes full tensors (`engine.partitions`).
+        `partitions` is the engine's SingleWorker or ZeroWorkers, which reads and writes full tensors.
         """
         method = getattr(model, "rank_budget", None)
         self._partitions, self._allocation = partitions, None

@@ -40,9 +40,9 @@ class EncodedTexts:
     ends: np.ndarray
 
     def tokens_at(self, texts: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return, for each byte position, the index within its text of the token that contains this byte or,
-        if none does, of the next token, int64. After the last token, the index is the number of tokens.
-        `texts` holds the index of each position's text.
+        """Return the index of the token that contains the byte at each of `positions`, int64, counted within
+        the text. If no token contains the byte, the index is that of the next token or, after the last token,
+        the number of tokens. `texts` holds the index of each position's text.
 
         The texts must come from `TextEncoder.encode_located`.
         """
@@ -126,12 +126,13 @@ class TextEncoder:
 
 
 def answer_tokens(passages: EncodedTexts, spans: list[list[tuple[int, int]]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the first and the last token of each passage's first answer, each int64 [n]. Both
-    are -1 if there is no answer or it begins after the last token. `spans` holds the answers of each passage
-    as (start, end) in bytes, ends exclusive. `passages` must come from `TextEncoder.encode_located`.
+    """Return the indices of the first and the last token of each passage's first answer, each int64 [n]: the
+    tokens that contain the first and the last byte of the answer. If no token contains the byte, the next
+    token is taken; if there is no next token, the last index is that of the passage's last token. Both
+    indices are -1 if there is no answer or it begins after the last token.
 
-    These are the tokens that contain the first and the last byte of the answer. If no token contains the
-    byte, the next token is taken or, for the last byte, the passage's last token if there is no next one.
+    `spans` holds the answers of each passage as (start, end) in bytes, ends exclusive. `passages` must come
+    from `TextEncoder.encode_located`.
     """
     answered = np.array([i for i, answers in enumerate(spans) if answers], dtype=np.int64)
     chosen = np.array([spans[i][0] for i in answered], dtype=np.int64).reshape(-1, 2)

@@ -20,8 +20,10 @@ _SHORTEST = 4  # minimum number of text tokens for which a row must have room
 
 @dataclass(frozen=True)
 class InputMaker:
-    """Makes the inputs of splits for one model. A segment takes up to `length` positions, not counting
-    virtual tokens; in an encoder-decoder, the limit applies to each side.
+    """Makes a model's inputs from the examples of a split. `length` is the maximum number of tokens in a
+    segment, counting its special tokens but not its virtual tokens; in an encoder-decoder, it applies to the
+    source and the target separately. `stride` is the maximum number of tokens that neighbouring windows of a
+    long text share.
     """
 
     encoder: TextEncoder
@@ -32,8 +34,9 @@ class InputMaker:
     def make(
         self, examples: Examples, pairs: tuple[pa.LargeStringArray, pa.LargeStringArray] | None = None
     ) -> TaskInputs:
-        """Return the inputs of a split. For text to text, `pairs` holds the sources and targets of the
-        examples. Raises ConfigError if a segment has too little room for text.
+        """Return the model's inputs for the examples of a split. In text to text, `pairs` holds the sources
+        and targets of the examples; for other tasks, it is None. Raises ConfigError if a segment has too
+        little room for text.
         """
         if pairs is not None:
             return self._text_to_text(examples, *pairs)
@@ -112,8 +115,8 @@ class InputMaker:
         return replace(inputs, example=windows.text)
 
     def _span(self, examples: Examples) -> TaskInputs:
-        """Make an input for each window over the passage, with the question before it. The gold is the first
-        accepted answer; it is -1 in windows that do not contain all of that answer.
+        """Make an input for each window of a passage, with the question before it. `answers` holds the first
+        and last token of the first accepted answer, or -1 in windows that do not contain the whole answer.
         """
         questions, passages = self.encoder.encode(examples.texts[0]), self.encoder.encode_located(examples.texts[1])
         room = self._room(2)
@@ -142,9 +145,9 @@ class InputMaker:
     def _text_to_text(
         self, examples: Examples, sources: pa.LargeStringArray, targets: pa.LargeStringArray
     ) -> TaskInputs:
-        """Make an input of each source and its target, both truncated at the end. In a decoder, where they
-        share a row, the source leaves a quarter of the room for the target, which may yet have to be
-        generated.
+        """Make an input from each source and its target, both truncated at the end. In a decoder, source and
+        target share a row. The source then leaves at least a quarter of the room for the target, which may
+        still have to be generated.
         """
         form = self.format
         encoded = [self.encoder.encode(sources), self.encoder.encode(targets)]

@@ -1,5 +1,6 @@
-"""Assign the segments of a batch to rows. If rows may contain several segments, their length is about that of
-the longest segment, or up to four times that where the batch then costs less to compute.
+"""Assign the segments of a batch to rows. Either each segment has a row to itself, or segments are packed
+into rows of equal length. The packed length is the one that makes the batch cheapest to compute, between
+about one and four times the longest segment.
 """
 
 from collections.abc import Sequence

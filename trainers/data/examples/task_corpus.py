@@ -152,7 +152,7 @@ def task_validation(corpus: TaskCorpus, job: Finetuning) -> HeldOut:
 
 
 def task_split(corpus: TaskCorpus, job: Finetuning, split: str, task: Task | None = None) -> HeldOut:
-    """Return the held-out data of `split` for `task` or, if that is None, for every task of the run."""
+    """Return the inputs and examples of `split` for `task` or, if `task` is None, for every task of the run."""
     return _held_out(corpus, job, [(each, split) for each in (job.tasks if task is None else (task,))])
 
 

@@ -85,8 +85,8 @@ class TaskData:
         return replace(self, since=sample)
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the share of process `rank` of `world` in a step's samples, in batches of up to `size`
-        inputs. Every process gets the same number of batches. Thread-safe.
+        """Yield the batches, each of up to `size` inputs, that process `rank` of `world` trains on in a step
+        with these samples. Every process gets the same number of batches. Thread-safe.
         """
         for part in samples.share(size, rank, world):
             yield batch_of(self.tasks, part, self.packed)
@@ -116,8 +116,8 @@ class TaskData:
         return self.order.totals(self.since)
 
     def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield a log event, as (name, fields), for each task: its numbers of examples and inputs, and how
-        much was cut.
+        """Yield a log event, as (name, fields), for each task. The fields give the numbers of examples and
+        inputs of the task, and how much was cut.
         """
         for task in self.tasks:
             yield "task", notice_of(task)

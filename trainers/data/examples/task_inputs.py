@@ -22,8 +22,8 @@ InputKind = Literal["classify", "regress", "tag", "span", "choose", "text_to_tex
 
 @dataclass(frozen=True)
 class TextSlices:
-    """s segments of one or two texts: text t of segment i is `tokens[t][begins[t, i] : begins[t, i] +
-    sizes[t, i]]`. `tokens` are int32, `begins` and `sizes` int64.
+    """s segments, each of one or two texts: text t of segment i is `tokens[t][begins[t, i] : begins[t, i] +
+    sizes[t, i]]`. `tokens` holds an int32 array for each t; `begins` and `sizes` are int64 [texts, s].
     """
 
     tokens: tuple[np.ndarray, ...]
@@ -47,19 +47,21 @@ class Rendered:
 
 @dataclass(frozen=True)
 class TaskInputs:
-    """The n inputs of a split. Input i belongs to example `example[i]`; its segments are those with the
-    indices `offsets[i]` to `offsets[i + 1] - 1`.
+    """The n inputs of a split. Input i belongs to example `example[i]`, and its segments are `offsets[i]` to
+    `offsets[i + 1] - 1`. The gold of each kind of task is in its own fields:
 
-    `labels`, int64 [n], holds the gold of classify and choose (-100 if hidden, or if no candidate is right);
-    `values`, float64 [n], holds that of regress (NaN if hidden).
+    - `labels`, int64 [n]: for classify, the class; for choose, the index of the right candidate. It is -100 if the
+      gold is hidden or no candidate is right.
+    - `values`, float64 [n]: for regress, the number; NaN if hidden.
+    - `word_offsets`, `words`, `word_tokens` and `tags`: for tag, input i predicts the words at `word_offsets[i]` to
+      `word_offsets[i + 1] - 1` of three flat arrays. `words` holds the index of each word in the split,
+      `word_tokens` the position of its first token in the segment, not counting virtual tokens, and `tags` its
+      tag, -100 if hidden.
+    - `answers`, int64 [n, 2]: for span, the positions of the answer's first and last token in the segment, not
+      counting virtual tokens, or -1 if the window does not contain the whole answer. It is None if the gold is
+      hidden.
 
-    Tags: input i predicts the words at `word_offsets[i]` to `word_offsets[i + 1] - 1` of three flat arrays:
-    `words` (the word's index in the split), `word_tokens` (the position of the word's first token in the
-    segment, not counting virtual tokens) and `tags` (-100 if hidden).
-
-    Spans: `answers`, int64 [n, 2], holds the positions of the answer's first and last token in the segment,
-    not counting virtual tokens, or -1 if the window does not contain the whole answer; it is None if the gold
-    is hidden. `token_starts` and `token_ends` delimit the bytes of the passage that each token comes from.
+    For span, `token_starts` and `token_ends` delimit the bytes of the passage that each token comes from.
     """
 
     name: str

@@ -11,8 +11,8 @@ The formats are those of BERT (Devlin et al., 2019, figure 4), RoBERTa (in fairs
 (Lewis et al., 2020, section 3.1: the same text on both sides). T5 has no `<bos>`. A decoder whose tokenizer
 has no separate `<sep>` or `<cls>` reads `<eos>` instead.
 
-In text to text, a decoder reads `<bos> source target` and predicts `target <eos>`. An encoder-decoder reads
-`source <eos>` and predicts `target <eos>`; in BART, `<bos>` comes before each.
+In text-to-text tasks, a decoder reads `<bos> source target` and predicts `target <eos>`. An encoder-decoder
+reads `source <eos>` and predicts `target <eos>`; in BART, `<bos>` comes before each.
 """
 
 from collections.abc import Mapping

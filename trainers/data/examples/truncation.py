@@ -48,12 +48,12 @@ class Truncation:
 
 
 def cut_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sizes, each int64 [n], of the first and second texts after every pair is cut to at most
+    """Return the sizes of the first and the second texts, each int64 [n], after every pair is cut to at most
     `room` tokens. `first` and `second` are the sizes before the cut.
 
-    If both texts are longer than half of `room`, each gets half; if `room` is odd, the longer text, or the
-    second if they are equally long, gets one token more, as in `tokenizers`. Otherwise, only the longer text
-    is cut.
+    A pair that fits is not cut. If both texts are longer than half of `room`, each gets half; if `room` is
+    odd, the remaining token goes to the longer text, or to the second if they are equally long, as in
+    `tokenizers`. Otherwise, only the longer text is cut.
     """
     shorter, half = np.minimum(first, second), room // 2
     fits = first + second <= room
@@ -93,9 +93,9 @@ class Windows:
 
 
 def cut_windows(sizes: np.ndarray, room: np.ndarray, stride: int) -> Windows:
-    """Return windows over n texts. Text i has `sizes[i]` tokens, and its windows up to `room[i]`, which must
-    be at least 1; both arrays are int64 [n]. Neighbouring windows share `stride` tokens, or half of `room[i]`
-    if that is less.
+    """Return windows over n texts. Text i has `sizes[i]` tokens, and each of its windows has up to `room[i]`
+    tokens; `room[i]` must be at least 1. Both arrays are int64 [n]. Neighbouring windows share `stride`
+    tokens, or half of `room[i]` if that is less.
     """
     step = room - np.minimum(stride, room // 2)
     count = 1 + -(-np.maximum(0, sizes - room) // step)

@@ -20,7 +20,7 @@ class EnergyMeter:
 
     def __init__(self, zones: Path = _ZONES, gpu: Callable[[], float] | None = None, workers: int = 1) -> None:
         """Start the meter. `zones` is the folder that contains RAPL's zones. `gpu` returns the joules that
-        the GPU has used so far; by default they are read from NVML. They are multiplied by `workers`,
+        the GPU has used so far; by default, NVML is asked. The meter multiplies these joules by `workers`,
         assuming that all workers' GPUs use the same energy.
         """
         self._rapl, self._workers = _rapl_zones(zones), workers

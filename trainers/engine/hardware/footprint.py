@@ -93,8 +93,8 @@ def parse_footprint(facts: Mapping[str, Any]) -> Footprint:
 
 
 def add_footprints(costs: Sequence[Footprint]) -> Footprint:
-    """Return the sum of one or more costs. If the operations or the energy of any cost are unknown, so are
-    those of the sum.
+    """Return the sum of one or more costs. The operations of the sum are unknown if those of any cost are
+    unknown; likewise its energy.
     """
     known = [cost.flops for cost in costs]
     flops = None

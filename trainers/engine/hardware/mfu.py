@@ -51,15 +51,15 @@ class Flops:
 
 
 def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
-    """Return the training operations per token at one sequence length: 6 N + 12 L W T for each token that a
-    stack reads, and 6 per parameter of the output layer for each target.
+    """Return the training operations per token at one sequence length. Each token that a stack reads costs 6
+    N + 12 L W T, and each target costs 6 per parameter of the output layer.
 
-    N counts the parameters that take part in multiplications, so not tables that are only looked up (position
-    and token embeddings). L is the number of layers, W the width of all heads together, and T the sequence
-    length (Chowdhery et al., 2022, appendix B). The second term is attention, which a recurrent model lacks.
-    By convention attention counts in full, although a causal mask or isolated documents need only a part of
-    it. A decoder's cross-attention counts the same again. A decoder-only model predicts every token that it
-    reads, so its `read` and `predicted` add up to the published formula.
+    N is the number of parameters that take part in multiplications, without tables that are only looked up
+    (position and token embeddings). L is the number of layers, W the total width of the heads of a layer, and
+    T the sequence length (Chowdhery et al., 2022, appendix B). The second term is for attention; a recurrent
+    model has none. By convention, attention counts in full, although a causal mask or isolated documents need
+    only a part of it. The cross-attention of a decoder counts as much as its self-attention. A decoder-only
+    model predicts every token that it reads, so its `read` and `predicted` add up to the published formula.
 
     Additional rules for special architectures:
 
@@ -141,8 +141,8 @@ def peak_flops(device: str, config: Job) -> float | None:
 
 
 def utilisation(flops_per_second: float, peak: float | None, workers: int) -> float | None:
-    """Return the model FLOPs utilisation: FLOPs per second of all workers / (workers x peak), or None if the
-    peak is unknown.
+    """Return the model FLOPs utilisation: `flops_per_second`, the FLOP/s of all workers together, divided by
+    `workers` x `peak`. `peak` is the peak FLOP/s of one worker; if it is None (unknown), return None.
     """
     return None if peak is None else flops_per_second / (workers * peak)
 

@@ -101,8 +101,8 @@ def _replaced(module: Any, others: Mapping[int, Any]) -> Iterator[None]:
 
 
 class _Kept(torch.nn.Module):
-    """The forward pass of a model without its task head. The head looks up positions by value, and tensors on
-    `meta` have no values.
+    """The forward pass of a model without its task head, for use on the `meta` device: the head looks up
+    positions by value, and tensors on `meta` have no values.
     """
 
     def __init__(self, inner: Forward) -> None:

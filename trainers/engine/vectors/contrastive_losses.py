@@ -18,8 +18,8 @@ from trainers.rows.batch import Batch
 def contrastive_nats(queries: Any, keys: Any, there: Any, temperature: float) -> Any:
     """Return the contrastive loss of each query among the keys of its row, fp32 [rows, n]: -log(exp(cos(q_i,
     k_i) / t) / sum_j exp(cos(q_i, k_j) / t)), with `queries` q and `keys` k, each [rows, n, width], and
-    `temperature` t. Only entries i and j that `there`, bool [rows, n], marks as existing count; the loss of
-    the others is 0.
+    `temperature` t. `there`, bool [rows, n], marks the pairs that exist; the loss of the others is 0, and
+    their keys are left out of the sums.
     """
     normalise = torch.nn.functional.normalize
     cosines = normalise(queries, dim=2) @ normalise(keys, dim=2).transpose(1, 2)
@@ -55,8 +55,8 @@ def _copy_nats(contrast: CopyContrast, states: Any, arrays: Mapping[str, Any]) -
 
 
 def neighbour_targets(batch: Batch) -> np.ndarray:
-    """Return the positions where a sentence begins that has a neighbour from its document in the row, bool
-    [rows, length]. Rows with fewer than three sentences have none.
+    """Return a mask, bool [rows, length], that is True where a sentence begins if the row also holds the next
+    or the previous sentence of its document. In rows with fewer than three sentences, the mask is all False.
     """
     begins, (has_before, has_after) = _begins(batch), sentence_neighbours(batch)
     targets: np.ndarray = begins & (has_before | has_after) & (begins.sum(axis=1, keepdims=True) > 2)

@@ -1,4 +1,4 @@
-"""Evaluate checkpoints of runs, storing each checkpoint's results before the next is evaluated."""
+"""Evaluate the checkpoints of runs. The results of a checkpoint are stored before the next one is evaluated."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -52,9 +52,10 @@ def evaluate_checkpoints(
     settings: EvaluationSettings,
     tell: Tell,
 ) -> list[list[StoredEvaluation]]:
-    """Evaluate the checkpoints of each run at `steps` (None: all) on the (task, split) pairs in `columns`,
-    and store the results. Checkpoints with a valid stored result are not evaluated again. Return the valid
-    results of each run, including those of checkpoints that no longer exist.
+    """Evaluate each run's checkpoints at `steps` (None: all) on the (task, split) pairs in `columns`, and
+    store the results. A checkpoint whose stored result is still valid (see `ResultIdentity`) is not evaluated
+    again. Return, for each run, the valid results at `steps`, including those of checkpoints that no longer
+    exist.
 
     Raises UserError before a model is loaded if a data file is missing or invalid, or if a run has neither a
     checkpoint nor a result for one of `steps`.

@@ -8,8 +8,8 @@ from trainers.report.task_table import align
 
 
 def history_lines(histories: Sequence[ScoreHistory]) -> list[str]:
-    """Return tables of text with the scores of runs, their averages, their signal and noise, and comparisons
-    of the runs.
+    """Return the lines of text tables: the scores of each checkpoint, the averages of each run, the signal
+    and noise of each score, and comparisons of the runs.
     """
     rows: list[Sequence[str]] = [("run", "step", "score", "version", "value", "error", "95 % interval", "chance")]
     for history in histories:

@@ -30,8 +30,8 @@ def render_histories(histories: Sequence[ScoreHistory], title: str) -> str:
 
 
 def charts(histories: Sequence[ScoreHistory]) -> list[LineChart]:
-    """Return one line chart per score, with steps on the x-axis and a line for each run. All runs must have
-    the same scores.
+    """Return a line chart for each score that has a finite value, with steps on the x-axis and a line for
+    each run. All runs must have the same scores.
     """
     names = short_names([history.run for history in histories])
     drawn = []

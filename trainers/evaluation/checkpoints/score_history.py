@@ -135,8 +135,8 @@ def column_names(columns: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _item_statistics(result: StoredEvaluation) -> dict[str, np.ndarray]:
-    """Return, keyed by column name, each item's value of the task's main score and its weight, float64 [n,
-    2].
+    """Return the main score of each item and its weight, float64 [n, 2], for each task, keyed by its name
+    from `column_names`.
     """
     rows = pq.read_table(lent(result.rows), columns=["task", "split", "score", "weight"])
     task, split = (np.array(rows[name].to_pylist()) for name in ("task", "split"))
@@ -166,8 +166,8 @@ def _variance(history: ScoreHistory, name: str) -> float:
 
 
 def compare_histories(histories: Sequence[ScoreHistory]) -> Iterator[PairedDifference]:
-    """Yield, for every pair of runs, the difference in each averaged score. All runs must have been evaluated
-    on the same items. The tests are normal approximations.
+    """Yield, for every pair of runs, the difference in each averaged score and, if there is a suite, in the
+    suite's mean. All runs must have been evaluated on the same items.
     """
     for a, b in combinations(histories, 2):
         scales, differences = [], []

@@ -1,5 +1,5 @@
-"""Measure how much a model depends on its attention heads: the loss with each head masked, and with more and
-more heads masked (Michel et al., 2019).
+"""Measure how much a model depends on its attention heads: its loss with each head masked alone, and with
+more and more heads masked together (Michel et al., 2019).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +28,10 @@ class LossChange:
 
 @dataclass(frozen=True)
 class HeadEffects:
-    """The effects of masking the heads of a model, in nats per token; `loss` is that of the whole model.
-    `alone` maps each layer to the effects of masking each of its heads alone. `pruned` contains pairs (number
+    """How masking attention heads changes a model's loss, in nats per token. `loss` is the loss of the whole
+    model, averaged over `tokens` tokens.
+
+    `alone` holds, for each layer, the effect of masking each of its heads alone. `pruned` holds pairs (number
     of heads masked together, effect); the least useful heads are masked first.
     """
 

@@ -17,9 +17,12 @@ from trainers.rows.batch import Batch, Decoder
 
 @dataclass(frozen=True)
 class HeadSummary:
-    """The attention of each head of a layer, as means over the text tokens that attend, float64 [heads].
-    `entropy` is in nats. `distance` is the attention-weighted distance in positions, None in cross-attention.
-    `first` and `special` are the shares of attention that the first position and all special tokens receive.
+    """Statistics of the attention of each head of a layer, as means over the queries that are text tokens,
+    not special tokens. Each array is float64 [heads].
+
+    `entropy` is in nats. `distance` is the attention-weighted distance from query to key in positions, or
+    None in cross-attention. `first` is the share of attention that goes to the first position, and `special`
+    the share that goes to all special tokens together.
     """
 
     entropy: np.ndarray

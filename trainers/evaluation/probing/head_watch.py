@@ -53,8 +53,9 @@ class HeadWatch:
     turns: Counter[Any] = field(default_factory=Counter)
 
     def attend(self, base: Any, module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
-        """Run the attention function `base`, multiply the output of each head by its gate, if the layer has
-        gates, and return the result. The attention weights are passed to `observe` if it is set.
+        """Run the attention function `base`, and return its output and weights. If the layer has gates, the
+        output of each head is multiplied by its gate. If `observe` is set, it is called with the attention
+        weights.
         """
         import torch
 
@@ -80,8 +81,8 @@ class HeadWatch:
 
 @contextmanager
 def watch_heads(network: Any, architecture: str) -> Iterator[HeadWatch]:
-    """Watch the heads of a network within the block. Raises UserError for an architecture that does not
-    attend through the attention interface of `transformers`.
+    """Yield a `HeadWatch` that is hooked into the attention of `network` until the block ends. Raises
+    UserError for an architecture that does not attend through the attention interface of `transformers`.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS

@@ -47,9 +47,12 @@ def probe_layers(
     seed: int,
     tell: Callable[[str], None],
 ) -> list[ProbedLayer]:
-    """For each layer and kind of classifier, train one classifier on the labels of `train` and one on the
-    labels of the control task, and score both on `test`. Chance is the accuracy of always predicting the most
-    common label of the training examples.
+    """Return the accuracies of classifiers that read the states of a model's layers. For each layer and kind
+    of classifier, one classifier is trained on the labels of `train` and one on the labels of the control
+    task; both are scored on `test`. An entry of `layers` that joins several layers with `+` is probed on
+    their concatenated states.
+
+    Chance is the accuracy of always predicting the most common label of the training examples.
     """
     single = list(dict.fromkeys(part for layer in layers for part in layer.split("+")))
     first, second = probe_examples(reader, train, single), probe_examples(reader, test, single)

@@ -1,5 +1,5 @@
-"""Correlate the gold similarities of pairs of texts with the cosines of a model's pooled states, without
-training (as Reimers and Gurevych, 2019, section 4.1, do on STS-B).
+"""Correlate the gold similarities of pairs of texts with the cosine similarities of a model's pooled states.
+Nothing is trained, as in the evaluation on STS-B by Reimers and Gurevych (2019, section 4.1).
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,8 +24,8 @@ _DOCUMENTS = 256  # documents in memory at once with the states of all their tok
 @dataclass(frozen=True)
 class LayerSimilarity:
     """Spearman's and Pearson's correlations between gold similarities and the cosine similarities of a
-    layer's pooled states. If `layer` is `COUNTS`, `pooling` is empty, and token counts are compared instead
-    of states.
+    layer's pooled states. For the layer `COUNTS`, the cosine similarities are those of token counts, and
+    `pooling` is empty.
     """
 
     layer: str
@@ -43,9 +43,10 @@ class LayerSimilarity:
 def layer_similarities(
     reader: StateReader, examples: Examples, layers: Sequence[str], poolings: Sequence[Pooling]
 ) -> list[LayerSimilarity]:
-    """Return how well the cosine similarity of two texts correlates with the gold: first for their token
-    counts, then for each layer and pooling. Raises ConfigError for a task that does not rate the similarity
-    of two texts, and UserError if its gold is hidden.
+    """Return how well the cosine similarities of pairs of texts correlate with their gold similarities: first
+    for the token counts of the texts, then for their states at each layer with each pooling. Raises
+    ConfigError for a task that does not rate the similarity of two texts, and UserError if its gold is
+    hidden.
     """
     task = examples.task
     if task.kind != "regress" or len(examples.texts) != 2:

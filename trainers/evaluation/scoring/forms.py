@@ -1,7 +1,7 @@
-"""The forms in which models of each family score a continuation, given its context. For an encoder-decoder,
-the encoder reads what is left of the arrow, and the decoder what is right of it. For each token of the
-continuation, an encoder reads a copy of the text in which that token is masked and, with `within_word`, so
-are the later tokens of its word.
+"""The forms in which models of each family score a continuation, given its context. An encoder reads one copy
+of the text for each token of the continuation, with that token masked; with `within_word`, the later tokens
+of its word are masked too. For an encoder-decoder, the encoder reads what is left of the arrow, and the
+decoder what is right of it.
 
     decoder             <bos> context continuation
       multitask         <bos> context <eos> continuation
@@ -96,8 +96,8 @@ class LeftToRight:
 
     @property
     def marks(self) -> int:
-        """The number of special ids minus one, since the last token of a row is a target but takes no
-        position.
+        """The number of special ids, minus one because the model does not read the last token of a
+        continuation.
         """
         return len(self.head) + len(self.after) - 1
 
@@ -117,9 +117,9 @@ class LeftToRight:
 @dataclass(frozen=True)
 class Masks:
     """The form of an encoder, which reads the text once for each token of the continuation, with this token
-    masked. `before` and `after` are the ids around the text. `words`, uint8 [vocabulary], holds the flags
-    BEGINS and ENDS of each token, by which the rest of the token's word is masked too; None if each token is
-    masked alone.
+    masked. If `words` is given, the tokens that follow in the same word are masked too; `words`, uint8
+    [vocabulary], holds the flags BEGINS and ENDS of each token. `before` and `after` are the ids around the
+    text.
     """
 
     before: tuple[int, ...]
@@ -161,8 +161,8 @@ class Masks:
         return made
 
     def _hidden_until(self, continuation: np.ndarray) -> list[int]:
-        """Return, for each token, the exclusive end of its masked range: just after the token, or after its
-        word.
+        """Return, for each token of `continuation`, the exclusive end of the range that is masked when the
+        token is scored: the end of its word, or of the token itself if `words` is None.
         """
         count = len(continuation)
         ends = list(range(1, count + 1))
@@ -213,9 +213,9 @@ class EncoderDecoderForm:
 
 
 def form_of(where: str, objective: TrainingObjective, model: Model, encoder: Encoder, pseudo: Pseudo) -> ScoredForm:
-    """Return the form in which a model trained on `objective` is scored. A mixture is scored in the form of
-    its first member that learns likelihoods, or else of its first member. Raises UserError, whose message
-    begins with `where`, if the model cannot score texts.
+    """Return the form in which a model trained with `objective` scores texts. For a mixture of objectives,
+    this is the form of the first member that learns likelihoods or, if none does, of the first member. Raises
+    UserError, whose message begins with `where`, if the model cannot score texts.
     """
     members = objective.members()
     member, lead = next((each for each in members if each[0].gives_likelihood), members[0])

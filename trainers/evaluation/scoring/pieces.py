@@ -1,12 +1,12 @@
-"""Pack scored texts into rows, isolated from one another, and sum the log-likelihoods of their targets.
+"""Pack the texts to be scored into rows, and sum the log-likelihoods of their targets.
 
 A `Piece` is a text that the model reads in one forward pass. A piece attends only to itself, so its
 likelihood does not depend on the other pieces in its row or batch. Attention is faster without a mask, so a
 piece that needs no mask when it is alone in its row usually gets a row of its own.
 
-Input that pieces have in common is read only once. In most decoders, this is the context of several
-continuations. In every family, it is the whole input of pieces that differ only in their targets, such as
-candidates of one token.
+Pieces share the computation of common input. In most decoders, continuations of the same context share the
+context. In every family, pieces that differ only in their targets, such as candidates of one token, share
+their whole input.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,9 +55,9 @@ request.
 
 @dataclass(frozen=True)
 class _Tree:
-    """Pieces that are read together: the beginning that they share, the trunk, and then each distinct
-    remainder, a branch. `branch`, int64, holds the number of each input's branch, from 1; it is 0 in the
-    trunk, and everywhere if there is only one branch.
+    """Pieces that are read together as a tree: the trunk is the beginning that they share, and each distinct
+    remainder is a branch. `branch`, int64 [inputs], holds 0 for the inputs in the trunk and the number of the
+    branch, from 1, for all others. If there is only one branch, it continues the trunk and has 0 too.
     """
 
     inputs: np.ndarray
@@ -93,8 +93,9 @@ class Sums:
 
 
 def sum_pieces(forward: Forward, architecture: str, pieces: Sequence[Piece], requests: int, positions: int) -> Sums:
-    """Return the sums over the pieces of each request; the requests are numbered from 0 to `requests` - 1.
-    The pieces are read in batches of up to about `positions` positions.
+    """Return the log-likelihood and the target counts of each request, summed over its pieces (see `Sums`).
+    Requests are numbered from 0 to `requests` - 1. The pieces are read in batches of up to about `positions`
+    positions.
     """
     sums = Sums(np.zeros(requests), np.zeros(requests, np.int64), np.zeros(requests, np.int64))
     for logits, row, wanted, owner in piece_logits(forward, architecture, pieces, positions):
@@ -213,9 +214,10 @@ def _batches(trees: Sequence[_Tree], positions: int, alone: float, enough: int) 
 
 
 def _groups(trees: Sequence[_Tree], positions: int, alone: float, enough: int) -> Iterator[tuple[list[int], bool]]:
-    """Yield groups of trees: their indices, and whether each tree gets a row of its own. The first group,
-    which may be empty, contains the trees that need a mask. In a decoder, a group of fewer than `enough`
-    positions may mix any lengths, because its padding costs no time.
+    """Divide trees into groups, and yield the indices of each group's trees and whether each tree gets a row
+    of its own. The first group, which may be empty, contains the trees that need a mask. Trees in other
+    groups have similar lengths, as `alone` says; in a decoder, a group of fewer than `enough` positions may
+    mix any lengths, because its padding costs no time.
     """
     single = [i for i, tree in enumerate(trees) if alone and not (tree.prefix or tree.branch.any())]
     chosen = set(single)

@@ -193,9 +193,9 @@ class Scorer:
         return self._encoder.decode([token]) if token < self._encoder.vocab_size else f"[{token}]"
 
     def windows(self, documents: Sequence[np.ndarray], window: int) -> tuple[list[EncodedRequest], list[int]]:
-        """Cut documents, given as token ids, into chunks of half a window. Return a request for each chunk,
-        with the preceding chunk as its context, and the index of each chunk's document. Raises UserError for
-        a window that is too small.
+        """Cut documents, given as token ids, into chunks of half a window, not counting special tokens.
+        Return a list of requests, one per chunk with the preceding chunk as its context, and a list of the
+        indices of the chunks' documents. Raises UserError if the window is too small.
         """
         half = (window - self.form.marks) // 2
         if half < 1:
@@ -221,8 +221,8 @@ class Scorer:
         return (before[offsets[1:]] - before[offsets[:-1]]).astype(np.int64)
 
     def _count(self, pieces: Sequence[Piece]) -> None:
-        """Add the operations of pieces to `flops`: a third of those of training, because only the forward
-        pass is computed.
+        """Add to `flops` the operations that scoring `pieces` takes: a third of the cost of training on them,
+        because there is no backward pass.
         """
         read = np.array([len(piece.inputs) for piece in pieces], np.float64)
         decoded = np.array([0 if piece.decoder is None else len(piece.decoder) for piece in pieces], np.float64)
@@ -243,8 +243,11 @@ class Scorer:
 def encode_requests(
     encoder: Encoder, contexts: Sequence[str], continuations: Sequence[str], jointly: bool
 ) -> list[EncodedRequest]:
-    """Encode the context and the continuation of each request, together if `jointly`. White space at the end
-    of a context moves to its continuation. Raises UserError for a continuation without tokens of its own.
+    """Encode the context and the continuation of each request. White space at the end of a context moves to
+    its continuation. Raises UserError for a continuation without tokens of its own.
+
+    If `jointly` is set, context and continuation are encoded as one text. The continuation is then what
+    follows its first n tokens, where n is the number of tokens of the context alone.
     """
     moved = []
     for context, continuation in zip(contexts, continuations, strict=True):

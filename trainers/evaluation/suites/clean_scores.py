@@ -71,9 +71,10 @@ def clean_scores(results: Sequence[TaskResult], held: Mapping[str, Mapping[str, 
 
 
 def corpus_shares(model: LocalPath, tasks: Iterable[str], tell: Callable[[str], None]) -> dict[str, float]:
-    """Return a mapping from the name of each item to the largest share of the words of its prompt or answer
-    that a single training document of the model contains. Items that were not searched for are left out.
-    `tell` gets a message for each corpus that cannot be read or was not searched for all `tasks`.
+    """Return {item name: share}, where the share says how much of the item the model was trained on: the
+    largest share of the words of its prompt or answer that any one training document contains. Items that
+    were not searched for are left out, and a model not made by pretraining has no shares. `tell` gets a
+    message for each corpus that cannot be read or was not searched for all `tasks`.
     """
     config = read_export(model)[1] if (model / ORIGIN).exists() else read_config(model)
     if not isinstance(config, Pretraining):

@@ -1,5 +1,5 @@
-"""Measure which facts a model knows: for each subject of a relation, and with each of the relation's
-statements, the model chooses among all objects of the relation.
+"""Measure which facts a model knows: for each subject of a relation, the model chooses among all objects of
+the relation, once with each of the statements that express the relation.
 """
 
 from collections.abc import Iterator
@@ -23,11 +23,10 @@ def fact_result(model: str, scorer: Scorer, facts: FactSet, limit: int | None) -
     """Return the result of a model on the first `limit` facts of each relation. For each subject, the model
     chooses among all objects of the relation, as in ParaRel (Elazar et al., 2021).
 
-    `accuracy` is P@1 with the relation's first statement (Petroni et al., 2019), with which
-    `gold_probability` and `reciprocal_rank` are measured too. `consistency` is the share of pairs of
-    statements for which the model chooses the same object. `always_right` is the share of facts for which it
-    chooses the right object with every statement. Chance is the accuracy of always choosing the relation's
-    most common object.
+    `accuracy` (P@1), `gold_probability` and `reciprocal_rank` are measured with the relation's first
+    statement (Petroni et al., 2019). `consistency` is the share of pairs of statements for which the model
+    chooses the same object. `always_right` is the share of facts for which it chooses the right object with
+    every statement. Chance is the accuracy of always choosing the relation's most common object.
     """
     assert facts.examples.targets is not None
     rows: dict[str, list[Any]] = {name: [] for name in ("id", "gold", "prediction", "predictions", "rank", "subtask")}
@@ -78,8 +77,9 @@ def _lengths(relation: Relation) -> dict[str, np.ndarray]:
 def _scored(
     scorer: Scorer, facts: FactSet, relation: Relation, limit: int | None
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield, for each block of facts, the index of its first fact and three arrays [facts, statements,
-    objects]: the log-likelihoods, the numbers of tokens, and whether the context was cut.
+    """Score the statements of the first `limit` facts of a relation, each with every object of the relation.
+    For each block of facts, yield the index in `relation.places` of the first fact and three arrays [facts,
+    statements, objects]: the log-likelihoods, the numbers of tokens, and whether the context was cut.
     """
     subjects, objects, statements = facts.examples.texts[0], relation.objects, relation.statements
     places = relation.places[:limit]

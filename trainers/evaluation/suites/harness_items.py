@@ -1,4 +1,6 @@
-"""Convert tasks in the format of lm-evaluation-harness to items or texts, and score them."""
+"""Convert tasks in the format of lm-evaluation-harness to items or texts, and compute the scores that the
+tasks name.
+"""
 
 import re
 from dataclasses import dataclass, replace

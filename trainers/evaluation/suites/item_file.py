@@ -1,4 +1,6 @@
-"""Write the file of items that the step `decontaminate` searches a corpus for, in JSONL."""
+"""Write evaluation items to a JSONL file. The step `decontaminate` reads the file and searches a corpus for
+the items.
+"""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -21,16 +21,15 @@ NEUTRAL = ("N/A", "[MASK]", "")
 class Items:
     """The n items of a split.
 
-    - `contexts` and `continuations`: an entry for each candidate of each item, flat.
+    - `contexts` and `continuations`: an entry for each candidate, those of one item after those of another.
     - `offsets`, int64 [n + 1]: the candidates of item i have the indices from `offsets[i]` up to, but not
       including, `offsets[i + 1]`.
     - `gold`, int64 [n]: the index of the correct candidate within the item.
     - `subtasks` and `fields`: the names of the subtask and the field of each item; each is None if the task
       has none.
     - `notes`: messages about items that were left out or are not calibrated.
-    - `neutral`: contexts for calibration, or None without it. For each text in NEUTRAL, there is a copy of
-      the list of contexts in which that text replaces the item's own texts; the shots are unchanged. The
-      copies are concatenated.
+    - `neutral`: contexts for calibration, or None without it. For each text in NEUTRAL, in order, it contains
+      all of `contexts`, with that text in place of the item's own texts; the shots are unchanged.
     - `references`: the accepted texts of each item if the model writes its answer (`Prompt.generation`),
       otherwise None.
     """
@@ -60,9 +59,7 @@ class Items:
 
     @property
     def without(self) -> str | None:
-        """The context without the question (`Prompt.unconditional`); None if the task's prompt does not set
-        it.
-        """
+        """The context without the question (`Prompt.unconditional`), or None if the task does not define one."""
         return self.task.prompt.unconditional if self.task.prompt is not None else None
 
     @property
@@ -79,17 +76,18 @@ def read_items(
     task: Task, split: str, data: Location | None, shots: int = 0, seed: int = 0, limit: int | None = None,
     calibrate: bool = False, balanced: bool = False,
 ) -> Items:  # fmt: skip
-    """Read a split and render its prompts. Each prompt is preceded by `shots` solved examples, which are
-    drawn for every item with `seed`. With `balanced`, those of a `classify` task are drawn so that the counts
-    of any two labels differ by at most one.
+    """Read the examples of a split and return them as items with rendered prompts. Each prompt is preceded by
+    `shots` solved examples, which are drawn separately for each item, from `seed`. With `balanced`, the
+    solved examples of a `classify` task are drawn so that the counts of any two labels differ by at most one.
 
-    Only the first `limit` items are used, or the first `limit` of each subtask if there are subtasks. With
-    `calibrate`, the items of a `classify` task are also rendered with content-free texts; for other kinds, a
-    note says that they are not calibrated. Items with equal candidates are left out, and a note counts them.
+    Only the first `limit` examples are used, or the first `limit` of each subtask if there are subtasks. With
+    `calibrate`, the prompts of a `classify` task are also rendered with content-free texts; for other kinds,
+    a note says that the task is not calibrated. Items with equal candidates are left out, and a note counts
+    them.
 
-    Raises UserError for a missing file, hidden gold, invalid rows and too few examples for the shots, and if
-    no item is left. Raises ConfigError for a task that cannot be given to a language model, and for shots if
-    it has no prompt.
+    Raises UserError if a file is missing, a row is invalid, gold is hidden, there are too few examples for
+    the shots, or no item is left. Raises ConfigError if the task cannot be given to a language model, or if
+    it has no prompt and `shots` is not 0.
     """
     if task.kind not in _ASKED or (task.prompt is None) != (task.kind == "minimal_pairs"):
         raise ConfigError(

@@ -72,8 +72,8 @@ class EvaluationSettings:
 @dataclass(frozen=True)
 class Evaluation:
     """The results of several models on the same tasks, ordered by model, then by task. `clean` holds the
-    scores with and without the items found in the models' own corpora, and `seed_groups` the names of models
-    that differ only in their seed.
+    scores with and without the items found in the models' own corpora. Each entry of `seed_groups` contains
+    the names of models that differ only in their seed.
     """
 
     results: tuple[TaskResult, ...]

@@ -54,8 +54,8 @@ class NoisyScore:
 
     @property
     def centred(self) -> "NoisyScore":
-        """The centred score (score - chance) / (1 - chance): 0 at chance, at most 1 (Li et al., 2024, section
-        3.5).
+        """The centred score (score - chance) / (1 - chance), with its error and interval: 0 at chance, at
+        most 1 (Li et al., 2024, section 3.5). The score must have a chance level.
         """
         assert self.chance is not None
         off, scale = self.chance, centred_scale(self.chance)
@@ -81,8 +81,8 @@ class TaskResult:
     - `measured`: each metric with its outcomes; the first is the main score.
     - `rows`: a row per item.
     - `subtasks` and `fields`: the names of the subtask and the field of each item.
-    - `cut`: the number of items whose context was too long for the model; for facts, the number of such
-      pairs of statement and object.
+    - `cut`: the number of items whose context was too long for the model; for facts, pairs of a statement and an
+      object are counted instead of items.
     - `cost`: the cost of all tasks of the model together.
     - `items`: the items that were scored; None for texts and facts.
     - `truncated`: the number of written answers that reached the limit on tokens before they ended; None
@@ -130,8 +130,8 @@ class TaskResult:
         return metric.statistics(outcomes)
 
     def parts(self, names: Sequence[str]) -> dict[str, NoisyScore]:
-        """Return the main score of each group of items, by the group's name. `names` holds the name of each
-        item's group.
+        """Return the main score of each group of items, keyed by the group's name. `names` contains the name
+        of each item's group.
         """
         metric, outcomes = self.measured[self.main]
         places: dict[str, list[int]] = {}
@@ -215,9 +215,10 @@ def item_result(
     model: str, form: str, items: Items, found: Likelihoods, without: Likelihoods | None,
     neutral: Likelihoods | None = None,
 ) -> TaskResult:  # fmt: skip
-    """Return the result of a model on items. `found` holds the likelihoods of all candidates of all items,
-    flat. `without` holds those after `Items.without`, the context without the question, and `neutral` those
-    after each of the contexts in `Items.neutral`.
+    """Return the result of a model on items. `found` holds the likelihood of every candidate of every item,
+    given its context, in one flat list. `without` holds the likelihoods of the candidates given
+    `Items.without`, the context without the question. `neutral` holds their likelihoods given the contexts in
+    `Items.neutral`.
     """
     answers = items.answers
     lengths = {
@@ -284,9 +285,10 @@ def _gold_bits(log_likelihood: np.ndarray, text_bytes: np.ndarray) -> Measured:
 
 
 def _bias(items: Items, neutral: Likelihoods) -> np.ndarray:
-    """Return the logarithm of each candidate's mean probability, among the candidates of its item, after the
-    content-free texts, float64 [candidates]. Calibration subtracts it from the log-likelihoods, as with the
-    matrix W and b = 0 of Zhao et al. (2021, section 5).
+    """Return the logarithm of each candidate's probability after the content-free texts, float64
+    [candidates]. The probabilities of an item's candidates are scaled to sum to 1 for each text, then
+    averaged over the texts. Calibration subtracts the result from the log-likelihoods, as with the matrix W
+    and b = 0 of Zhao et al. (2021, section 5).
     """
     count, first = int(items.offsets[-1]), items.offsets[:-1]
     nats = neutral.log_likelihood.reshape(-1, count)

@@ -15,8 +15,8 @@ _CHARACTERS = 400  # from the end of a context, shown on a page
 
 @dataclass(frozen=True)
 class WonItems:
-    """The indices of the items that only one of two models solves: `won` are those that only `b` solves, and
-    `lost` those that only `a` solves.
+    """A comparison of two models on one task. `won` contains the indices of the items that only `b` solves,
+    and `lost` those of the items that only `a` solves.
     """
 
     a: TaskResult
@@ -61,8 +61,11 @@ class ShownItem:
 
 
 def shown_items(each: WonItems, numbers: Sequence[int]) -> list[ShownItem]:
-    """Return up to ten items, the first of those whose indices `numbers` lists; none for facts. For written
-    answers, the candidates are an accepted answer and then the answers of the two models.
+    """Return the items at the first ten of the indices `numbers`, as a page shows them. The list is empty for
+    a task of facts, because its result has no items.
+
+    If the models write their answers, the candidates are an accepted answer, the answer of `each.a` and the
+    answer of `each.b`, in this order.
     """
     items, shown = each.a.items, []
     if items is None:

@@ -60,9 +60,10 @@ class CharacterDecoder(torch.nn.Module):
         self.predict = torch.nn.Linear(width, config.character_buckets)
 
     def forward(self, states: Any, masks: Any, characters: Any, earlier: Any) -> Any:
-        """Return the states that predict n characters per row, given the encoder's `states` for them and the
-        embeddings of `masks` and of the `characters`, all [rows, n, width]. `earlier`, bool [rows, n, n],
-        says for each character which characters come before it in the order.
+        """Return the states that predict n characters per row. `states` are the encoder's states for these
+        characters, `characters` their embeddings, and `masks` the embeddings of their masks; all of these are
+        [rows, n, width]. `earlier`, bool [rows, n, n], is true at [r, i, j] if character j of row r is
+        predicted before character i.
         """
         queries, contents = (self._merged(states, each) for each in (masks, characters))
         own = torch.eye(states.shape[1], dtype=torch.bool, device=states.device).expand_as(earlier)
@@ -186,10 +187,12 @@ class CanineForSubwords(CaninePreTrainedModel):
     def forward(
         self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None, **_: Any
     ) -> MaskedLMOutput:
-        """Return the logits at every character of `input_ids`, rows of code points, where each row is one
-        document. They are over subwords, [rows, length, vocabulary], or, with `character_buckets`, over
-        buckets of characters, [rows, length, buckets]. In the latter case, each character is predicted as if
-        it came first in the decoder's order.
+        """Return the logits for every character. `input_ids` [rows, length] holds code points, one document
+        per row.
+
+        If the configuration has no `character_buckets`, the logits are over subwords, [rows, length,
+        vocabulary]. Otherwise they are over buckets of characters, [rows, length, buckets], and each
+        character is predicted as if it came first in the decoder's order.
         """
         length = input_ids.shape[1]
         beyond = (0, -(-(length + 8) // 128) * 128 - length)

@@ -1,6 +1,6 @@
-"""DeBERTa, version 1 (He et al., 2021), with the blocks of `transformers`: disentangled attention, which
-scores content and relative distance separately, no absolute positions in the input, and optionally the
-enhanced mask decoder.
+"""DeBERTa, version 1 (He et al., 2021), with the blocks of `transformers`. Its attention is disentangled:
+content and relative distance are scored separately, and the input has no absolute positions. The enhanced
+mask decoder is optional.
 
 In each layer, the keys and queries of distances have their own projections, separate from those of content.
 """

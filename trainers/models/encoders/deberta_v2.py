@@ -1,7 +1,8 @@
-"""DeBERTa, versions 2 and 3 (He et al., 2021; He et al., 2023), with the blocks of `transformers`:
-disentangled attention, which scores content and relative distance separately, no absolute positions in the
-input, and optionally a convolution and the enhanced mask decoder. Version 3 may be trained as a discriminator
-with its generator.
+"""DeBERTa, versions 2 and 3 (He et al., 2021; He et al., 2023), with the blocks of `transformers`. Its
+attention is disentangled: it scores content and relative distance separately. The input has no absolute
+positions. A convolution and the enhanced mask decoder are optional.
+
+Version 3 may be trained as a discriminator together with its generator.
 """
 
 from functools import partial

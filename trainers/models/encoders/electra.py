@@ -1,5 +1,6 @@
-"""ELECTRA (Clark et al., 2020), with the blocks of `transformers`: BERT with embeddings whose width may
-differ from the model's, either as a masked language model or as a discriminator with its generator.
+"""ELECTRA (Clark et al., 2020), with the blocks of `transformers`: BERT, except that the width of the
+embeddings may differ from the model's. The network is a masked language model or, if `generator_size` is set,
+a discriminator with its generator.
 """
 
 from dataclasses import replace

@@ -24,8 +24,8 @@ def why_not_stock_head(
 def stock_task_model(
     network: Any, architecture: Architecture, specials: dict[str, int], labels: Sequence[str] = ()
 ) -> Any:
-    """Return the stock model with the weights of `network` and its `task_head`. If the encoder and the
-    decoder of `network` share parameters, call `models.untie_stacks` first.
+    """Return the stock `transformers` model with the weights of `network` and its `task_head`, in evaluation
+    mode. If the encoder and the decoder of `network` share parameters, call `models.untie_stacks` first.
 
     `labels` are the names of the classes or tags, needed for `classify` and `tag`. The head must have a stock
     class (`why_not_stock_head`).
@@ -52,9 +52,9 @@ def stock_task_model(
 
 
 def stock_names(network: Any, architecture: Architecture) -> tuple[dict[str, str], tuple[str, str]]:
-    """Return (names, prefixes). `names` maps our names of the parameters of `task_head` to the stock names.
-    `prefixes` are the prefixes of the parameters of the network's stacks: in our class, and in the stock
-    class.
+    """Return (names, prefixes). `names` maps the name of each parameter of `task_head` to its name in the
+    stock class. `prefixes` holds the prefix that the parameters of the network's encoder or decoder have in
+    our class, and the prefix that they have in the stock class.
 
     The head must have a stock class (`why_not_stock_head`).
     """

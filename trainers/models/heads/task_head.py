@@ -1,9 +1,10 @@
-"""Heads, which compute the predictions of a task from the states of a model. A head is the submodule
+"""Task heads, which compute the predictions of a task from the states of a model. A head is the submodule
 `task_head` of its model, so checkpoints, optimizers and exports include its parameters.
 
 A head has the layers that the architecture's `interface.HeadForm` describes. It reads the state of every
-position, or one state per text: the state of its first or last token, or its pooled states. These are the
-states of the last layer, or of several layers, concatenated or mixed.
+position or, for tasks with one prediction per text, either the state of the text's first or last token or the
+pooled states of all its tokens. The states come from the last layer or from several layers, concatenated or
+mixed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -93,8 +94,8 @@ def build_head(
     """Return a new fp32 head, initialised from `seed`, with `outputs` outputs: one per class or tag, 1 for
     regress and choose, or 2 for span, the scores of starts and ends.
 
-    For one prediction per text, `pooling` defaults to the first token in encoders, the mean in recurrent
-    encoders, and the last token in other families. `dropout` defaults to the model's rate or, if
+    In tasks with one prediction per text, `pooling` defaults to the first token in encoders, the mean in
+    recurrent encoders, and the last token in other families. `dropout` defaults to the model's rate or, if
     `HeadForm.drops` is false, to 0. Raises ConfigError if `pooling` or `layers` does not apply.
     """
     form = architecture.heads[kind]

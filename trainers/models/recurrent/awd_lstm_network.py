@@ -51,8 +51,9 @@ class AwdLstmConfig(PreTrainedConfig):
 
 
 def drop_variational(states: Any, sequences: Sequences, rate: float) -> Any:
-    """Drop the same units of `states` at all positions of a sequence (Gal and Ghahramani 2016; arXiv
-    1708.02182, section 4.2). `states` [tokens, width] are in the order of `sequences`. Only for training.
+    """Return `states` after variational dropout: the same units are dropped at all positions of a sequence
+    (Gal and Ghahramani 2016; arXiv 1708.02182, section 4.2). `states` [tokens, width] are in the order of
+    `sequences`. Call this only in training.
     """
     mask = torch.nn.functional.dropout(states.new_ones(sequences.count, states.shape[1]), rate)
     return states * mask[sequences.owner]

@@ -87,8 +87,9 @@ class CharacterCnn(torch.nn.Module):
         return states.view(*ids.shape, -1) if places is None else states[places]
 
     def spell(self, spelled: Sequence[bytes], specials: Mapping[str, int]) -> None:
-        """Set the characters of tokens: SENTENCE_BEGIN for `<cls>`, SENTENCE_END for `<sep>`, the names of
-        other special tokens, and the bytes `spelled[i]` of any other id i.
+        """Set the characters of ids 0 to len(spelled) - 1: SENTENCE_BEGIN for `<cls>`, SENTENCE_END for
+        `<sep>`, the bytes of the name for any other special token, and the bytes `spelled[i]` for any other
+        id i. `specials` maps the names of special tokens to their ids.
         """
         if self.table.is_meta:
             return

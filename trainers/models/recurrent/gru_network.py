@@ -58,7 +58,9 @@ class GruLayer(torch.nn.Module):
         self.recurrent_bias = torch.nn.Parameter(torch.empty(3 * outputs))
 
     def forward(self, states: Any, sequences: Sequences) -> Any:
-        """Return the states [rows, length, outputs] for the inputs `states` [rows, length, inputs]."""
+        """Run the GRU over each sequence, starting from a state of zeros, and return its states [rows,
+        length, outputs]. `states` [rows, length, inputs] are the inputs of the layer.
+        """
         packed = sequences.pack(states)
         weights = in_order([self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias])
         if packed.is_meta:
@@ -141,13 +143,14 @@ class SentenceGru(PreTrainedModel):
             module.initialise()
 
     def decode(self, ids: Any, positions: Any, vectors: tuple[Any, Any]) -> tuple[Any, Any]:
-        """Return two arrays of states [rows, length, width]: those of the decoder that writes next sentences,
-        and those of the decoder that writes previous sentences.
+        """Return the states of the two decoders, each [rows, length, width]: first those of the decoder that
+        writes the next sentence, then those of the decoder that writes the previous sentence (Kiros et al.,
+        2015, equations 5 to 7).
 
-        `ids` and `positions`, int64 [rows, length], are those of the sentences to write. `vectors` contains
-        one array [rows, length, width] per decoder: at each position of a sentence, the vector of the
-        sentence before it for the first decoder, and of the sentence after it for the second (equations 5 to
-        7).
+        `ids` and `positions`, int64 [rows, length], describe the sentences to write. `vectors` contains one
+        array [rows, length, width] per decoder, in the same order, with the vector of a neighbouring sentence
+        at each position. In the first array, this is the sentence before the one to write. In the second
+        array, it is the sentence after the one to write.
         """
         sequences, embedded = Sequences.of(positions), self.encoder.embed(ids)
         decoders = (self.next_decoder, self.previous_decoder)

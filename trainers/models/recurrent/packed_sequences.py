@@ -42,9 +42,9 @@ class Sequences:
 
     @classmethod
     def beginning(cls, starts: Any) -> "Sequences":
-        """Return the sequences into which rows are divided. One begins at the start of every row, and at
-        every later token marked in `starts`, bool [rows, length - 1]. On the `meta` device, every row is one
-        sequence.
+        """Return the sequences into which rows are divided. A sequence begins at the start of every row, and
+        at every later token marked in `starts`, bool [rows, length - 1]; its column k marks token k + 1. On
+        the `meta` device, every row is one sequence.
         """
         rows, length = starts.shape[0], starts.shape[1] + 1
         if starts.is_meta:
@@ -83,8 +83,8 @@ class Sequences:
 
     def initial(self, states: Any) -> Any:
         """Return the initial states of all sequences, [1, sequences, units]. A sequence that continues from
-        the previous window begins with the state of its row in `states` [rows, units], any other with zeros.
-        `continued` must be set.
+        the previous window begins with the state of its row in `states` [rows, units], and any other sequence
+        begins with zeros. `continued` must be set.
         """
         first = self.order[: self.count]
         length = len(self.order) // len(states)

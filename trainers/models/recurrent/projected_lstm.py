@@ -15,8 +15,9 @@ and the output), and at most by torch's own LSTM (torch 2.13).
 
 
 class ProjectedLstm(torch.nn.Module):
-    """An LSTM layer whose cells' output is projected to the state that the layer returns and its gates read
-    at the next step (Sak et al. 2014). It has one bias; gates are in the order input, forget, cell, output.
+    """An LSTM layer with a projection (Sak et al., 2014): the output of its cells is projected to a state of
+    `width` values. The layer returns this state, and its gates read it at the next step. Each gate has a
+    single bias. The weights and the bias contain the gates in the order input, forget, cell, output.
     """
 
     def __init__(self, width: int, cells: int) -> None:
@@ -71,8 +72,8 @@ def _computes_in_fp32(states: Any) -> bool:
 
 
 class _LstmOnCpu(torch.autograd.Function):
-    """The computation of `torch.lstm` from a state of zeros, with a faster backward pass: for packed inputs,
-    the time of torch's own grows with the square of the longest sequence's length.
+    """The computation of `torch.lstm` from a state of zeros, with a faster backward pass. For packed inputs,
+    the time of torch's own backward pass grows with the square of the longest sequence's length.
     """
 
     @staticmethod

@@ -146,15 +146,15 @@ def divide_words(
     longest: int,
     words: np.ndarray,
 ) -> None:
-    """Set `words`, int64 [rows, length], to the first column of each token's word. It must be filled with -1,
-    which special tokens, padding and white space keep.
+    """Write the first column of each token's word to `words`, int64 [rows, length]. `words` must be filled
+    with -1 beforehand; special tokens, padding and white space keep this value.
 
     A word begins at the start of a document, at or after white space, after a special token, and at a token
     that would make the word before it longer than `longest` characters.
 
-    `content`, uint8, contains the bytes of all tokens of the vocabulary, and `offsets`, int64 [tokens + 1],
-    where each token begins in it. `counts`, int64 [rows, length], is the number of characters of each token
-    of the rows.
+    `content`, uint8, holds the bytes of all tokens of the vocabulary, and `offsets`, int64 [tokens + 1], the
+    position in `content` where each token begins. `counts`, int64 [rows, length], is the number of characters
+    of each token of the rows.
     """
     for row in range(len(inputs)):
         first, size = -1, 0
@@ -193,10 +193,10 @@ def read_characters(
     codes: np.ndarray,
     owners: np.ndarray,
 ) -> None:
-    """Write the characters that begin in the `chosen` tokens, bool [rows, length], to four arrays, int64
-    [rows, targets], in the order of the text: to `columns` the column of a character's token, to `places` the
-    number of characters before it in this token, to `codes` its code point, and to `owners` its document.
-    Entries after the last character of a row are left as they are.
+    """Find the characters that begin in the `chosen` tokens, bool [rows, length], and write them to four
+    arrays, int64 [rows, targets], in the order of the text. `columns` receives the column of each character's
+    token, `places` the number of characters before it in this token, `codes` its code point, and `owners` its
+    document. Entries after the last character of a row are left as they are.
 
     The bytes of a character may be spread over several tokens. A character that is cut off counts as U+FFFD.
     """

@@ -58,7 +58,7 @@ class MaskedSubwords(Masking):
 
 
 def _same_length(context: Context, counts: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return a random token for each of `counts`, int64 [n]: one with this number of characters that is not
+    """Return, for each of `counts`, int64 [n], a random token that has this number of characters and is not
     special. `draws`, float64 [n], are uniform numbers.
     """
     assert context.character_counts is not None

@@ -137,11 +137,9 @@ def shared_tokens(tokens: np.ndarray, bounds: np.ndarray, held: np.ndarray) -> n
 
 @kernel(nogil=True)
 def choose_gaps(scores: np.ndarray, held: np.ndarray, rate: float) -> np.ndarray:
-    """Return which sentences to remove from their documents, bool [sentences].
-
-    Of a document's n sentences, these are the max(floor(`rate` n), 1) with the highest `scores`, float64
-    [sentences], but never all. Among equal scores, earlier sentences come first. `held` is from
-    `sentence_bounds`.
+    """Return which sentences to remove, bool [sentences]. Of each document with n sentences, the
+    max(floor(`rate` n), 1) sentences with the highest `scores` [sentences] are removed, but never all. Among
+    equal scores, earlier sentences come first. `held` is as `sentence_bounds` returns it.
     """
     chosen = np.zeros(len(scores), dtype=np.bool_)
     for document in range(len(held) - 1):

@@ -23,19 +23,24 @@ class QuickThought(TrainingObjective):
 
     A row contains many sentences, and tokens attend only to their own sentence. The loss of sentence i with
     neighbour k is -log(exp(v_i . v_k / t) / sum_j exp(v_i . v_j / t)), where v are the vectors, t is
-    `temperature`, and j runs over the other sentences of the row. A row corresponds to the paper's minibatch
-    of 400 contiguous sentences. The loss of a sentence is the mean over the one or two neighbours that it has
-    in its row and its document. So the candidates do not depend on the batch size, the micro-batch size or
-    the number of workers; longer rows have more of them. Rows of fewer than three sentences, and documents of
-    one sentence, have no target.
+    `temperature`, and j runs over the other sentences of the row. A sentence has at most two neighbours: the
+    sentences before and after it, if they are in its row and its document. The loss of a sentence is the mean
+    over its neighbours. Sentences without a neighbour, and rows of fewer than three sentences, have no
+    target.
+
+    A row takes the place of the paper's minibatch of 400 contiguous sentences. The candidates therefore do
+    not depend on the batch size, the micro-batch size or the number of workers, and longer rows have more of
+    them.
 
     Needs shards with `sentences`. Sentences with fewer than `min_tokens` tokens are left out, and the
     sentences on either side of them then count as neighbours. `pooling` says how the vector is computed, as
     in `trainers similarity`: it is the state of the `first` token, or the `mean` of the states between the
-    marks. The paper has no temperature, because the states of its GRU are between -1 and 1. In a transformer,
-    the last norm makes a state about sqrt(width) long, so the inner products initially differ widely. At a
-    high learning rate, training then soon makes all vectors equal, where the gradient is 0. A temperature
-    above 1 reduces the differences and avoids this.
+    marks.
+
+    The paper has no temperature, because the states of its GRU are between -1 and 1. In a transformer, the
+    last norm makes a state about sqrt(width) long, so the inner products initially differ widely. At a high
+    learning rate, training then soon makes all vectors equal, where the gradient is 0. A temperature above 1
+    reduces the differences and avoids this.
 
     One encoder reads both a sentence and its candidates; the paper has two encoders with separate parameters,
     and concatenates their vectors. The authors' code (lajanugen/S2V) leaves the sentence itself among the

@@ -17,9 +17,9 @@ class SentenceOrder(Masking):
     """Predict masked tokens, and whether the two consecutive parts of a row are in order.
 
     The parts of a row are swapped (label 1) with probability one half. A row without a second part has no
-    label. With static `copies`, each copy of a row always has the same order. The other fields work as in
-    `masked`. Requires `data.packing: segment_pairs` or `sentence_pairs`, `data.isolation: false` and
-    `model.sentence_head: true`.
+    label. If `copies` is set, each copy of a row always has its parts in the same order. The other fields
+    work as in `masked`. Requires `data.packing: segment_pairs` or `sentence_pairs`, `data.isolation: false`
+    and `model.sentence_head: true`.
     """
 
     kind: Literal["sentence_order"] = "sentence_order"

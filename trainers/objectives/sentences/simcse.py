@@ -19,24 +19,25 @@ from trainers.rows.batch import Batch, Frame
 
 @dataclass(frozen=True)
 class SimCSE(TrainingObjective):
-    """Pull together the two vectors that a sentence gets under different dropout, and push them apart from
-    those of the other sentences of its row.
+    """Pull together the two vectors that a sentence gets under different dropout masks, and push them apart
+    from those of the other sentences in its row.
 
     A row contains many sentences, each twice, and tokens attend only to their own copy. The loss of sentence
     i is -log(exp(s_ii / t) / sum_j exp(s_ij / t)), where s_ij is the cosine of the vectors of the first copy
-    of i and the second copy of j, t is `temperature`, and j runs over the sentences of the row. A row
-    corresponds to the paper's batch. So the negatives of a sentence do not depend on the batch size, the
-    micro-batch size or the number of workers; longer rows have more of them. A row of one sentence has no
-    target.
+    of i and the second copy of j, t is `temperature`, and j runs over the sentences of the row. A row takes
+    the place of the paper's batch: a longer row gives each sentence more negatives, while the batch size, the
+    micro-batch size and the number of workers have no effect on them. A row of one sentence has no target.
 
     `unit: sentences` reads the sentences of documents, and needs shards with `sentences`. `unit: documents`
     reads every document as one sentence, for corpora of single sentences. Sentences with fewer than
-    `min_tokens` tokens are left out. In a row of a single document, all negatives are about one subject;
-    packing `best_fit` puts several short documents in a row. `pooling` says how the vector is computed, as in
-    `trainers similarity`: it is the state of the `first` token, or the `mean` of the states between the
-    marks. The paper trains a layer on top of the first token's state and then drops it; this layer is left
-    out. Validation runs without dropout, so its loss shows only how far apart the sentences of a row are.
-    Start from a trained model with `init`, and set `model.dropout` (0.1 in the paper) above 0.
+    `min_tokens` tokens are left out. If a row comes from a single document, all negatives are about one
+    subject; packing `best_fit` puts several short documents in a row.
+
+    The vector is the state of the first token (`pooling: first`) or the mean of the states of the sentence's
+    own tokens (`pooling: mean`), as in `trainers similarity`. The layer that the paper trains on top of the
+    first token's state, and drops after training, is left out. Validation runs without dropout, so its loss
+    shows only how far apart the sentences of a row are. Start from a trained model with `init`, and set
+    `model.dropout` (0.1 in the paper) above 0.
     """
 
     temperature: float = 0.05

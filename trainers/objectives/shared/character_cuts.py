@@ -1,13 +1,13 @@
 """Cut tokenized documents between characters.
 
 Each part of a document gets the ids that its text would have as a prompt. For this, only the words at a cut
-are encoded again. A word is a piece into which the pre-tokenizer of GPT-2, or of a successor, divides text.
-For example:
+are encoded again. Here, a word is one of the pieces into which the pre-tokenizer of GPT-2 or a successor
+divides text. For example:
 
     tokens   ... | in|ternational |, which ...        a cut inside a word, after "interna"
     parts    ... | intern|a   and   tional|, which ...
 
-Pre-tokenizers begin a piece at every token that begins with a single space. The text to encode again
+Pre-tokenizers begin a new word at every token that begins with a single space. The text to encode again
 therefore starts at the last such token before the cut and ends at the next one after it, and reaches at most
 WINDOW tokens in each direction. If there is no space within this distance (in Chinese, say), the ids at the
 ends of the window may differ from those of a prompt; the text is the same.
@@ -32,13 +32,13 @@ _MEMO = 1 << 17  # distinct texts in the cache; English words at a cut are fewer
 
 
 class TokenTexts:
-    """The text of each token of a vocabulary, where it is known, used to cut documents between characters and
-    to re-encode the words at a cut.
+    """The texts of a vocabulary's tokens, as far as they are known. They serve to cut documents between
+    characters and to re-encode the words at a cut.
 
-    A token without a known text counts as one character, so it is never cut. In every vocabulary, these are
-    the special tokens and the unknown token. In WordPiece, in WordLevel, and in BPE that has a
-    continuing-subword prefix or an end-of-word suffix, they are all tokens, because such tokens do not say
-    exactly where spaces were.
+    A token without a known text counts as one character, so it is never cut. The texts of special tokens and
+    of the unknown token are not known. In WordPiece, in WordLevel, and in BPE with a continuing-subword
+    prefix or an end-of-word suffix, no text is known, because the tokens do not say exactly where spaces
+    were.
     """
 
     def __init__(self, definition: Definition) -> None:
@@ -60,14 +60,15 @@ class TokenTexts:
     def cut(
         self, content: Ragged, chosen: np.ndarray, drawn: np.ndarray, rows: np.ndarray, free: np.ndarray
     ) -> tuple[Ragged, np.ndarray]:
-        """Cut each `chosen` document (bool [documents]) at two random positions, each drawn uniformly from
-        those before, between and after its characters. `drawn`, float64 [documents, 2], are uniform numbers;
-        `rows` [documents] is the row of each document.
+        """Cut each document that `chosen` (bool [documents]) selects at two random positions, which are
+        uniform among the positions before, between and after its characters. `drawn` contains uniform numbers
+        from [0, 1), float64 [documents, 2]. `rows` [documents] is the row of each document.
 
         Returns the documents, with the text around a cut encoded again where necessary, and the number of
-        tokens before each cut, int64 [documents, 2]. A document grows by at most GROWTH tokens, and all
-        documents of row r together by at most `free[r]`. If the cuts of a document need more tokens than
-        that, or if a part cannot be encoded exactly, the cuts move back to positions between tokens.
+        tokens before each cut, int64 [documents, 2], which has no meaning for documents that are not chosen.
+        A document grows by at most GROWTH tokens, and all documents of row r together by at most `free[r]`.
+        If the cuts of a document need more tokens than that, or if a part cannot be encoded exactly, the cuts
+        move back to positions between tokens.
         """
         first, end = content.offsets[:-1, None], content.offsets[1:, None]
         before = np.concatenate([[0], np.cumsum(self._characters[content.tokens])])
@@ -109,12 +110,16 @@ class TokenTexts:
     def _reencode(
         self, tokens: np.ndarray, cuts: list[int], inside: list[int], again: list[bool], windows: list[list[int]]
     ) -> tuple[list[int], int, list[_Edit]] | None:
-        """Encode the text around a document's two cuts again, so that no token spans a cut. `cuts` are the
-        indices of the tokens at the cuts, `inside` the numbers of characters of these tokens that precede the
-        cuts, and `windows` the ranges of tokens to encode for the cuts that need it (`again`).
+        """Re-encode the text around the two cuts of a document so that no token spans a cut. Returns (index
+        of the first token after each cut, number of tokens added, edits), or None if the text cannot be
+        re-encoded or grows by more than GROWTH tokens.
 
-        Returns (new cuts, number of tokens added, edits), or None if the cuts must move to positions between
-        tokens.
+        The arguments after `tokens` have an entry for each cut:
+
+        - `cuts`: the index of the token at the cut.
+        - `inside`: the number of that token's characters before the cut.
+        - `again`: whether the cut needs new tokens.
+        - `windows`: the first token to replace, and the end of the range.
         """
         groups: list[tuple[int, int, list[int]]]
         if again[0] and again[1] and windows[1][0] < windows[0][1]:

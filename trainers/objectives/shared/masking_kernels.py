@@ -32,9 +32,10 @@ def choose_tokens(
     draws: np.ndarray,
     group: np.ndarray,
 ) -> None:
-    """Choose about a share `rate` of each document's ordinary tokens. `group`, int64 [rows, length], is set
-    to the column of each chosen token and to -1 elsewhere. All sets of the same number of tokens are equally
-    likely (selection sampling: Knuth, TAOCP 2, 3.4.2, algorithm S).
+    """Choose the fraction `rate` of each document's tokens that are not special, with the number of tokens
+    rounded up or down at random. `group`, int64 [rows, length], is set to the column of each chosen token and
+    to -1 elsewhere. All sets of the same number of tokens are equally likely (selection sampling: Knuth,
+    TAOCP 2, 3.4.2, algorithm S).
 
     `special`, bool [vocabulary], marks tokens that are never chosen; `rounding` [rows, documents] and `draws`
     [rows, length] are uniform numbers.
@@ -75,15 +76,16 @@ def choose_words(
     lengths: np.ndarray,
     group: np.ndarray,
 ) -> None:
-    """Choose spans of up to n whole words, starting at random words, until about a share `rate` of each
-    document's ordinary tokens is chosen. `group`, int64 [rows, length], is set as `Masking.choose` returns
-    it.
+    """Choose spans of whole words, starting at random words, until about a share `rate` of each document's
+    ordinary tokens is chosen. Set `group`, int64 [rows, length], as `Masking.choose` returns it.
 
-    n is drawn for each span: 1 plus the number of entries of `longer` (ascending) that are at most a uniform
-    number of `lengths`. If `longer` is empty, n is 1 and each token of a word is replaced independently.
-    Otherwise all tokens of a span are replaced in the same way (SpanBERT). `special`, bool [vocabulary],
-    marks tokens that are never chosen; `marks` [vocabulary] come from `shared.whole_words`. `rounding` and
-    `last` [rows, documents], `draws` and `lengths` [rows, length] are uniform numbers.
+    The maximum number of words of a span is 1 plus the number of entries of `longer` (ascending) that do not
+    exceed the span's random number from `lengths`. If `longer` is empty, each span is one word, whose tokens
+    are replaced independently. Otherwise all tokens of a span are replaced in the same way (SpanBERT).
+
+    `special`, bool [vocabulary], marks tokens that are never chosen; `marks` [vocabulary] comes from
+    `shared.whole_words`. `rounding` and `last` [rows, documents], and `draws` and `lengths` [rows, length],
+    hold uniform random numbers.
     """
     length = inputs.shape[1]
     begins, ends, order = np.empty(length, np.int64), np.empty(length, np.int64), np.empty(length, np.int64)
@@ -162,11 +164,13 @@ def replace_chosen(
     masked: np.ndarray,
     targets: np.ndarray,
 ) -> None:
-    """Write the inputs to `masked`, with the chosen tokens replaced, and to `targets` the original tokens at
-    these positions and -100 elsewhere.
+    """Write to `masked` the inputs with the chosen tokens replaced, and to `targets` the original tokens at
+    the chosen positions and -100 elsewhere.
 
-    `kinds` and `others` [rows, length] are uniform numbers. `kinds`, read at the column in `group`, choose
-    between `mask`, a random token and no change; `others` choose the random token from the `ordinary` ids.
+    `kinds` and `others` [rows, length] hold uniform random numbers. `group` [rows, length] is -1 where no
+    token is chosen. Elsewhere it is the column in `kinds` of the number that decides what replaces the token:
+    `mask`, with probability `mask_share`; one of the `ordinary` ids, picked by `others`, with probability
+    `random_share`; otherwise, nothing.
     """
     for row in range(len(inputs)):
         for column in range(inputs.shape[1]):

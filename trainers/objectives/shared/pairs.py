@@ -5,7 +5,7 @@ Each document of a packed row is processed separately and keeps its segment numb
 the same way as documents. How pairs are written to rows depends on the family of the model:
 
 - encoder-decoder: the encoder's row contains the inputs, the decoder's row the targets. The decoder reads the
-  targets shifted right, after the start token that `transformers` expects of the architecture (`<pad>` for
+  targets shifted right, after the start token that `transformers` uses for the architecture (`<pad>` for
   T5, `<eos>` for BART).
 - decoder: `<bos> input target`, where each token predicts the next one. The loss covers the target only, or
   the input as well. The positions up to the end of the input may be marked as a prefix, in which they see one
@@ -127,8 +127,8 @@ class PairObjective(TrainingObjective):
         return 0
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return an upper bound on the number of positions that a document of `tokens` tokens takes. In an
-        encoder-decoder, the bound is on the longer of its input and its target.
+        """Return the number of positions to reserve for a document of `tokens` tokens: in a decoder, for its
+        input and target together; in an encoder-decoder, for the longer of the two.
         """
         raise NotImplementedError
 

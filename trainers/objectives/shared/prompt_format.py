@@ -47,11 +47,13 @@ def fill_sentinels(text: list[int], generated: list[int], specials: Mapping[str,
 class PromptFormat:
     """How to write a prompt for a model trained with an objective, and how to show the model's answer.
 
-    `names` are the special tokens that a prompt may contain by name, such as `<mask>`; `gap` is appended to a
-    prompt that contains none of them. `plain_text` says that the objective trains on inputs without gaps.
-    With `closed`, the input of a decoder ends with `<eos>` too. `generated` are the special tokens that an
-    answer may contain in addition to `<eos>`; `answer` turns the answer into the text shown. With
-    `gaps_alone`, the model writes only the text that belongs at the masks of a prompt.
+    - `names`: the special tokens that a prompt may contain by name, such as `<mask>`.
+    - `gap`: what is appended to a prompt that contains none of `names`, if anything.
+    - `plain_text`: whether the objective trains on inputs without gaps.
+    - `gaps_alone`: whether the model writes only the text that belongs at the masks of a prompt.
+    - `closed`: whether the input of a decoder ends with `<eos>`.
+    - `generated`: the special tokens that an answer may contain in addition to `<eos>`.
+    - `answer`: the function that turns an answer into the text shown.
     """
 
     names: tuple[str, ...] = ()

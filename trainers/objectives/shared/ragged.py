@@ -38,7 +38,9 @@ class Ragged:
         return Ragged(tokens, offsets)
 
     def replaced(self, chosen: np.ndarray, others: "Ragged") -> "Ragged":
-        """Return the lists, taking those for which `chosen`, bool [lists], is true from `others` instead."""
+        """Return a copy in which list i is replaced by list i of `others` wherever `chosen[i]` is true.
+        `chosen` is bool [lists].
+        """
         sizes = np.where(chosen, others.sizes, self.sizes)
         from_others = np.repeat(chosen, sizes)
         tokens = np.empty(len(from_others), dtype=np.int64)

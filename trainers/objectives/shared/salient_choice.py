@@ -17,15 +17,16 @@ def choose_spans(
     types: Sequence[str],
     rate: float | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose spans at random in each unit, which is a document or a sentence: max(round(`rate` n), 1) of its
-    n spans, or one span if `rate` is None.
+    """Choose spans at random in each unit, which is a document or a sentence: max(round(`rate` n), 1) of the
+    unit's n spans, or one span if `rate` is None.
 
     `spans`, int64 [tokens, 2], are the `Batch.spans` of the tokens; spans of types other than `types` are
     ignored. `documents` and `units`, bool [tokens], mark the first token of each document and of each unit. A
     span belongs to the unit of its first token. `draws`, float64 [tokens], are uniform numbers.
 
-    Returns two arrays: whether each token is in a chosen span, bool [tokens], and the index of the first
-    token of its span, chosen or not, int64 [tokens] (0 outside spans).
+    Returns two arrays. The first, bool [tokens], marks the tokens of chosen spans. The second, int64
+    [tokens], holds for each token the index of the first token of its span, whether the span is chosen or
+    not, and 0 for tokens outside spans.
     """
     number, kind = spans.T
     inside = np.isin(kind, [SPAN_TYPES.index(one) for one in types])

@@ -32,12 +32,12 @@ def stream_of_sentences(sequence_length: int, min_tokens: int, copies: int, leas
 
 
 def sentence_rows(batch: Batch, context: Context, min_tokens: int, copies: int = 1) -> Batch:
-    """Return rows of sentences. Each sentence appears `copies` times in succession, and each copy is a
-    segment between `<cls>` and `<sep>`. Sentences of fewer than `min_tokens` tokens are left out.
+    """Return the batch with each row rebuilt from its sentences. Each sentence appears `copies` times in
+    succession, and each copy is a segment between `<cls>` and `<sep>`. Sentences of fewer than `min_tokens`
+    tokens are left out. If `batch` has no `sentence_starts`, each document counts as one sentence.
 
-    If the batch has no `sentence_starts`, each document counts as one sentence. In the result, positions
-    restart in every segment, `documents` holds the segment numbers of the documents in `batch`, and no token
-    is a target.
+    In the result, positions restart in every segment, and no token is a target. `documents` holds, for each
+    position, the segment number that its document had in `batch`.
     """
     cls, sep = context.special(CLS), context.special(SEP)
     texts, rows, documents = _texts(batch, (cls, sep), min_tokens)

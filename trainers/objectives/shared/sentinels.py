@@ -20,10 +20,11 @@ def sentinel_ids(context: Context) -> np.ndarray:
 def replace_with_sentinels(
     content: Ragged, noise: np.ndarray, sentinels: np.ndarray, closing: bool = False
 ) -> tuple[Ragged, Ragged]:
-    """Return (inputs, targets). In the inputs, one of the `sentinels` replaces each run of the tokens that
-    `noise`, bool [tokens], marks. Each document uses the sentinels in order, from the first; when they run
-    out, its remaining runs stay in the inputs. Its target consists of the sentinels used, each followed by
-    its run. With `closing`, a target that is not empty ends with one more sentinel, if any is left.
+    """Return (inputs, targets) of documents in which `noise`, bool [tokens], marks the tokens to replace. In
+    the inputs, each run of marked tokens becomes one sentinel. Each document uses the `sentinels` in order,
+    from the first; when they run out, its remaining runs stay in the inputs. Its target consists of the
+    sentinels used, each followed by its run. With `closing`, a target that is not empty ends with one more
+    sentinel, if any is left.
     """
     inputs = np.empty(len(noise), dtype=np.int64)
     targets = np.empty(2 * len(noise) + len(content.sizes), dtype=np.int64)

@@ -1,5 +1,5 @@
-"""The protocol through which training, evaluation and inference use an objective, and the contrasts by which
-an objective may compare vectors.
+"""The protocol through which training, evaluation and inference use an objective, and the classes that
+describe how an objective compares vectors (`Contrast`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ from trainers.rows.batch import Batch, Frame, Room
 
 @dataclass(frozen=True)
 class Contrast:
-    """How the vectors of a row's segments are compared. A vector is the state of a segment's `first` token,
-    or the `mean` of the states between the segment's marks.
+    """How the vectors of a row's segments are compared. `pooling` says what the vector of a segment is: the
+    state of its `first` token, or the `mean` of the states between its marks.
     """
 
     pooling: Literal["first", "mean"]
@@ -126,7 +126,9 @@ class TrainingObjective(Protocol):
 
     @property
     def exported(self) -> "TrainingObjective":
-        """The objective to use with an exported model: this one, unless it needs a head that exports lack."""
+        """The objective to use with an exported model: this one, or a replacement without the heads that
+        exports lack.
+        """
         return self
 
     @property

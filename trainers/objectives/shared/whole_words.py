@@ -71,8 +71,8 @@ def text_of(definition: Definition, token_id: int) -> bytes:
 
 
 def _text(definition: Definition, token_id: int) -> str:
-    """Return the text of a token, with spaces for `▁`. Bytes that are only part of a character become
-    surrogates.
+    """Return the text of a token, with each `▁` replaced by a space. Bytes that are not valid UTF-8, such as
+    part of a character, become surrogates.
     """
     return text_of(definition, token_id).decode("utf-8", "surrogateescape").replace(_METASPACE, " ")
 

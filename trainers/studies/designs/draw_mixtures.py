@@ -61,8 +61,9 @@ def _sobol(design: Sobol, constraints: MixtureConstraints) -> Iterator[np.ndarra
 
 
 def _select(drawn: Iterator[np.ndarray], runs: int, distance: float, constraints: MixtureConstraints) -> np.ndarray:
-    """Return mixtures [runs, domains]: the first ones within the limits that are farther than `distance` (see
-    `_is_near`) from all mixtures chosen before them.
+    """Return the first `runs` mixtures of `drawn` that lie within the limits and are farther than `distance`
+    (see `_is_near`) from all mixtures chosen before them, float64 [runs, domains]. Raises ConfigError if too
+    few are found.
 
     If almost every draw is rejected, as happens with many or very small domains, later draws that lie outside
     the limits are moved to the nearest mixture within them.

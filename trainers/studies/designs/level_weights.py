@@ -17,6 +17,7 @@ from trainers.studies.schema.study_file import Study
 def leaf_weights(weights: Mapping[str, float], tokens: Mapping[str, int], section: str) -> dict[str, float]:
     """Return the weight of each leaf that `weights` covers. The weight of a name is divided among its leaves
     in proportion to their `tokens`. A name without leaves keeps its weight; the caller must reject the name.
+    Raises ConfigError as `assign_leaves` does.
     """
     shared: dict[str, float] = {}
     for name, leaves in assign_leaves(weights, tokens, section).items():

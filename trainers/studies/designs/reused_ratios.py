@@ -31,8 +31,8 @@ class ReusedRatios:
         return dict(sorted((others | {name: shares[VIRTUAL] * its for name, its in self.ratios.items()}).items()))
 
     def collapse(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Return `values` with the virtual domain in place of the kept domains. Its value is the sum of
-        theirs.
+        """Return `values` with the kept domains merged into the virtual domain: their values are added to its
+        own, which is 0 if missing.
         """
         kept = sum(values.get(name, 0.0) for name in self.ratios)
         others = {name: value for name, value in values.items() if name not in self.ratios and name != VIRTUAL}

@@ -68,7 +68,7 @@ class CorpusVariant:
 
 
 class OpenCorpora:
-    """A cache of a study's opened corpora, and of which of its corpus variants are built."""
+    """A cache of the corpora that a study has opened. It also caches whether each corpus variant is built."""
 
     def __init__(self) -> None:
         self._opened: dict[tuple[Any, ...], TrainingCorpus] = {}

@@ -23,10 +23,10 @@ _OF_ENTRIES = ("data.weights", "data.stages", "data.subset", "budget.tokens")  #
 
 @dataclass(frozen=True)
 class StudyEntry:
-    """An entry of a list or grid design. `weights` is the mixture that the entry gives, by domain at any
-    level, or None. `sets_mixture` says whether the settings of the entry include `data.weights`; if not, the
-    mixture of `job` is set later, as its seed always is. `variant` is the corpus that the study builds for
-    the entry, if any.
+    """An entry of a list or grid design. `job` is its configuration, whose seed is set later. `sets_mixture`
+    says whether the settings of the entry include `data.weights`; if not, the mixture of `job` is also set
+    later. `weights` is the mixture that the entry gives, by domain at any level, or None. `variant` is the
+    corpus that the study builds for the entry, if any.
     """
 
     job: Pretraining

@@ -20,9 +20,10 @@ _TEXTS: dict[str, tuple[object, str]] = {}
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A run of a study. `entry` names the mixture, the candidate or the entry of the design that it trains.
-    `weights` is its mixture by domain, empty until the corpus is built. `corpus` is the fingerprint of the
-    corpus, or a text that begins with NOT_BUILT. Runs with the same `key` are trained once.
+    """A run of a study. `entry` is the name of the mixture, candidate or design entry that the run trains.
+    `weights` is the run's mixture by domain, empty until the corpus is built. `corpus` is the fingerprint of
+    the corpus or, if the corpus is not built, a text that begins with NOT_BUILT. Runs with the same `key` are
+    trained once.
 
     `keeps_export` keeps the exported weights after training. In a run with group DRO (DoReMi), `reference` is
     the key of the reference run. `parent` is the digest of the weights that `job.init` names, if any.

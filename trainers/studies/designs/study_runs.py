@@ -79,8 +79,8 @@ class OpenStudy:
 
     @cached_property
     def constraints(self) -> MixtureConstraints:
-        """The constraints that mixtures must satisfy, both those that a design draws and those that are
-        proposed.
+        """The constraints on mixtures, both on those that a design draws and on those that the study
+        proposes.
         """
         its = self.settings
         return build_constraints(self.domains, its.floors, its.fixed, its.tokens, its.target_tokens, its.epoch_caps)
@@ -240,8 +240,8 @@ class OpenStudy:
         require_levels(section, weights, self.corpus)
 
     def leaf_shares(self, section: str, weights: Mapping[str, float]) -> dict[str, float]:
-        """Convert `weights`, keyed by domains at any level, to shares of all leaf domains, which sum to 1.
-        Check the names with `require_domains` first.
+        """Return the shares of all leaf domains, which sum to 1, given `weights` of domains at any level. The
+        caller must have checked the names with `require_domains`.
         """
         its, total = leaf_weights(weights, _sizes(self.corpus), section), sum(weights.values())
         return {name: its.get(name, 0.0) / total for name in self.leaves}

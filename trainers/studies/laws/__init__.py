@@ -1,4 +1,4 @@
-"""Laws of mixtures, which predict a metric of a run from its mixture; their validation; and the scaling law."""
+"""The scaling law, and the laws of mixtures, which predict a metric of a run from its mixture."""
 
 from trainers.studies.laws.boosted_trees import BoostedTrees
 from trainers.studies.laws.gaussian_process import GaussianProcess

@@ -49,7 +49,7 @@ def domain_curves(laws: LawSet, runs: np.ndarray, centre: np.ndarray, weights: n
 
 
 def _line(centre: np.ndarray, domain: int, shares: np.ndarray) -> np.ndarray:
-    """Return a mixture for each of `shares`, [shares, domains]: `domain` gets that share, and the other
+    """Return mixtures [shares, domains], one for each of `shares`: `domain` gets that share, and the other
     domains divide the rest in the proportions of `centre`.
     """
     mixtures = centre[None] * ((1 - shares) / (1 - centre[domain]))[:, None]

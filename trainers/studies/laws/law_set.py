@@ -42,7 +42,9 @@ class LawSet:
         return _weighted(self.laws, ratios, weights)
 
     def gradient(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the derivatives of `predict` with respect to each share, [mixtures, domains]."""
+        """Return the derivatives of `predict` (or approximate slopes, see `is_smooth`) with respect to each
+        mixture's shares, [mixtures, domains].
+        """
         return np.sum([w * law.gradient(ratios) for w, law in zip(weights, self.laws, strict=True) if w], axis=0)
 
     def predict_resampled(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -52,8 +54,8 @@ class LawSet:
         return np.array([_weighted(laws, ratios, weights) for laws in self.resampled])
 
     def effects(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the change of each metric, to first order, when the mixture `ratios` [domains] is replaced
-        by 99 % of it plus 1 % of one domain, for each domain: [metrics, domains].
+        """Return the effect of each domain on each metric, [metrics, domains]: the change of the metric, to
+        first order, if the domain replaces 1 % of the mixture `ratios` [domains].
         """
         return _effects(self.laws, ratios)
 
@@ -83,7 +85,7 @@ def fit_laws(
     """Fit each of `laws`, one per metric, to its column of `values` [runs, metrics], and again to each of
     `draws` bootstrap draws of the runs. `ratios` holds the mixtures of the runs, [runs, domains], followed by
     the size columns for laws with sizes (`SizedLaw`). `censored`, bool [runs, metrics], marks missing values.
-    Of a law with sizes, the result keeps only the law of mixtures, which predicts for the size of the target.
+    The size term of a law with sizes is left out of the result, so the law predicts for the target's size.
     """
     columns = [(law, values[:, m], censored[:, m]) for m, law in enumerate(laws)]
     fitted = tuple(fit_censored(law, ratios, column, missing) for law, column, missing in columns)

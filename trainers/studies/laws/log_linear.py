@@ -35,7 +35,7 @@ _STUCK = 1e8  # damping at which no step lowers the loss, so that rounding decid
 
 @dataclass(frozen=True)
 class LogLinear:
-    """The family of log-linear laws, fitted by minimising Huber's loss from several starting points."""
+    """The log-linear law, fitted by minimising the Huber loss plus a small ridge penalty."""
 
     name: str = "log_linear"
 
@@ -47,8 +47,8 @@ class LogLinear:
         """Do nothing: this law needs no optional library."""
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedLogLinear":
-        """Return the law fitted to `values` [runs]. The search begins at `start` if that is a log-linear law
-        with finite weights.
+        """Return the law fitted to `values` [runs], measured on the mixtures `ratios` [runs, domains]. The
+        search begins at `start` if that is a log-linear law with finite weights.
         """
         centre, spread = _centre_and_spread(values)
         if spread == 0:

@@ -15,8 +15,9 @@ _SETTLED = 1e-4  # the fit has converged if imputed values change by at most thi
 
 
 class FittedLaw(Protocol):
-    """A law with fitted parameters. `ratios` is float64 [mixtures, domains], and each row sums to 1. For a
-    law with sizes (`SizedLaw`), the size columns follow the domains.
+    """A law with fitted parameters. Its methods take `ratios`, float64 [mixtures, columns], with one column
+    for each domain; the shares in a row sum to 1. For a law with sizes (`SizedLaw`), further columns contain
+    log(size / size of the target).
     """
 
     @property

@@ -1,8 +1,8 @@
-"""The scaling law L(N, D) = E + A / N^a + B / D^b (Hoffmann et al., 2022, equation 2) with bootstrap
+"""Fit the scaling law L(N, D) = E + A / N^a + B / D^b (Hoffmann et al., 2022, equation 2), with bootstrap
 intervals.
 
-N is the number of parameters and D the number of training tokens. As in that paper, Huber's loss of the
-difference in log L is minimised with L-BFGS from a grid of starting points.
+N is the number of parameters and D the number of training tokens. As in that paper, L-BFGS minimises the
+Huber loss of the difference in log L, from a grid of starting points.
 """
 
 from collections.abc import Sequence
@@ -69,10 +69,11 @@ class ScalingFit:
 def fit_scaling(
     parameters: np.ndarray, tokens: np.ndarray, losses: np.ndarray, draws: int = 200, seed: int = 0
 ) -> ScalingFit:
-    """Fit the law to runs with `parameters`, `tokens` and finite `losses` above 0, each [runs].
+    """Fit the law to runs with `parameters`, `tokens` and finite `losses` above 0, each [runs], and to each
+    of `draws` bootstrap samples.
 
-    The bootstrap draws residuals in log L, not runs, because there are usually few runs. Residuals are scaled
-    by (1 - 5 / runs)^-.5 (Efron and Tibshirani, 1993, section 9.3).
+    A bootstrap sample keeps the runs and draws the residuals in log L, because there are usually few runs.
+    Residuals are scaled by (1 - 5 / runs)^-.5 (Efron and Tibshirani, 1993, section 9.3).
 
     Raises ConfigError if there are fewer than eight runs, or fewer than three different values of
     `parameters` or of `tokens`, or if a loss is not above 0.
@@ -118,8 +119,8 @@ def _starts(sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray) -> list[l
 def _search(
     start: np.ndarray, sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray, precision: float = _PRECISION
 ) -> tuple[np.ndarray, float]:
-    """Return the parameters that minimise Huber's loss, and the loss. `sizes`, `tokens` and `losses` are
-    logarithms.
+    """Search from `start` for the parameters of the law that minimise the mean Huber loss. Return these
+    parameters and this mean. `sizes`, `tokens` and `losses`, each [runs], are logarithms.
     """
     from scipy.optimize import minimize
 

@@ -100,7 +100,9 @@ class FittedSizedLaw:
         return np.concatenate([self.law.gradient(ratios[:, :-count]), by_size], axis=1)
 
     def parameters(self) -> dict[str, float | list[float]]:
-        """Return the parameters of the law of mixtures, and the factors and exponents of the sizes."""
+        """Return the parameters of the law of mixtures, plus `size_factors` and `size_exponents` with one
+        value for each size.
+        """
         sizes = {"size_factors": self.factors.tolist(), "size_exponents": self.exponents.tolist()}
         return {**self.law.parameters(), **sizes}
 

@@ -41,14 +41,14 @@ class PairedComparison:
 def compare_pairs(
     values: Mapping[str, Mapping[int, float | None]], baseline: str, level: float, margin: float
 ) -> list[PairedComparison]:
-    """Compare every entry of `values` with `baseline`. `values` maps each entry to its values by seed; a run
-    without a value has None. Lower values are better.
+    """Compare every entry of `values` with `baseline`. `values` maps each entry to its values by seed, with
+    None for a run without a value. Lower values are better.
 
-    The verdict on an entry is based on the n differences (entry minus baseline) over the seeds for which both
-    have a value. With mean m and standard deviation s, the interval of m is m ± t s / sqrt(n), where t is the
-    quantile at (1 + `level`) / 2 of Student's distribution with n - 1 degrees of freedom. An entry is better
-    (worse) if the interval lies below (above) 0 and |m| is at least `margin`; otherwise it ties. With n < 2,
-    its verdict is `open`.
+    The verdict on an entry is based on its differences from the baseline (entry minus baseline) over the n
+    seeds for which both have a value. With their mean m and standard deviation s, the interval is m ± t s /
+    sqrt(n), where t is the quantile at (1 + `level`) / 2 of Student's t distribution with n - 1 degrees of
+    freedom. An entry is better (worse) if the interval lies below (above) 0 and |m| is at least `margin`;
+    otherwise it ties. With n < 2, the verdict is `open`. The verdict on the baseline itself is `tie`.
     """
     base = values[baseline]
     return [_compare(entry, its, base, entry == baseline, level, margin) for entry, its in values.items()]

@@ -150,7 +150,9 @@ def _intervals(fit: ScalingFit) -> dict[str, tuple[float, float]]:
 
 
 def scaling_record(found: StudyScaling) -> dict[str, Any]:
-    """Return the metric, the runs, the law with its intervals, and the held-out predictions as JSON data."""
+    """Return a scaling fit as JSON data: the metric, the runs, the law with its 95 % intervals, and the
+    predictions for the held-out runs.
+    """
     return {
         "metric": found.ladder.metric,
         "runs": list(found.ladder.runs),

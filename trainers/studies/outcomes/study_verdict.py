@@ -1,4 +1,6 @@
-"""The verdict of a study, which compares its entries with the baseline, and the runs of the confirmation."""
+"""List the runs of a study's confirmation, and judge the study: its verdict compares the entries with the
+baseline.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -96,8 +98,8 @@ def judge(opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, Run
 
 
 def weighted_value(result: RunResult | None, metrics: Sequence[str], weights: np.ndarray) -> float | None:
-    """Return the mean of a run's `metrics`, weighted by `weights`, which must sum to 1. None if the run has
-    not finished or lacks a metric whose weight is not 0.
+    """Return the mean of a run's `metrics`, weighted by `weights`, which must sum to 1. Return None if the
+    run has not finished, or if it lacks a metric whose weight is not 0.
     """
     weighted = [(name, weight) for name, weight in zip(metrics, weights.tolist(), strict=True) if weight]
     if result is None or result.state != "finished" or any(name not in result.metrics for name, _ in weighted):

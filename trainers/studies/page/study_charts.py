@@ -62,8 +62,8 @@ def share_bars(rows: Sequence[DomainShare]) -> Markup:
 
 
 def difference_bars(rows: Sequence[PairedComparison]) -> Markup | None:
-    """Return a chart of each entry's mean difference from the baseline and its interval. Entries without an
-    interval are left out. None if no entry has an interval.
+    """Return a chart of each entry's mean difference from the baseline, with its interval, or None if no
+    entry has an interval. Entries without an interval are left out.
     """
     rows = [row for row in rows if row.error == row.error]
     if not rows:

@@ -14,8 +14,8 @@ _MOVED = 0.01  # smaller changes of a share are not mentioned
 
 
 def answer_word(verdict: StudyVerdict, entry: str | None) -> str:
-    """Return the answer to the study's question, such as "Yes.", from the verdict on `entry`. Empty if
-    `entry` was not judged.
+    """Return the answer to the study's question according to the verdict on `entry`, such as "Yes.", or an
+    empty string if `entry` was not judged.
     """
     return next((_ANSWERS[each.verdict] for each in verdict.overall if each.entry == entry), "")
 
@@ -73,8 +73,9 @@ def _sentence(each: PairedComparison, entry: str, baseline: str, level: float, u
 
 
 def proposal_words(proposal: Proposal, unit: str) -> list[str]:
-    """Return sentences on what the proposal changes, on whether the runs can distinguish it from the prior,
-    and on domains for which the laws extrapolate.
+    """Return sentences about a proposal: which shares it changes, whether the runs can distinguish it from
+    the prior and, if so, by how much the prior is predicted to be worse, and for which domains the laws
+    extrapolate.
     """
     prior = next(each for each in proposal.compared if each.name == "prior")
     moved = [
@@ -97,8 +98,10 @@ def proposal_words(proposal: Proposal, unit: str) -> list[str]:
 
 
 def effect_words(effects: Mapping[str, Mapping[str, float]], unit: str) -> list[str]:
-    """Return a sentence for each domain: by how much the weighted mean of the metrics changes, with its 95 %
-    bootstrap interval, if the domain's share rises by one percentage point from the prior.
+    """Return a sentence for each domain, in ascending order of effect, that says whether more of the domain
+    helps, harms or makes no measurable difference. `effects` is the result of `LawSet.mean_effects` at the
+    prior: the change of the weighted mean of the metrics, in `unit`, if the domain replaces 1 % of the
+    mixture, and the 95 % bootstrap interval of this change.
     """
     words = []
     for name, each in sorted(effects.items(), key=lambda item: item[1]["effect"]):

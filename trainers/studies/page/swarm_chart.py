@@ -25,9 +25,10 @@ class SwarmRun:
 
 
 def swarm_lines(domains: Sequence[str], runs: Sequence[SwarmRun], baseline: str = "prior") -> Markup | None:
-    """Return a chart that draws each run as a line across one axis per domain, for its share, and an axis for
-    the value, with the lowest value at the top. The run named `baseline` and the best quarter are
-    highlighted. Of more than 400 runs, only every n-th is drawn. Returns None for fewer than two runs.
+    """Return a parallel-coordinates chart of runs, or None for fewer than two runs. There is an axis for the
+    share of each domain, and a last axis for the value; lower values are better and are drawn higher. Each
+    run is a line through its shares and its value. The run named `baseline` and the best quarter of the runs
+    are highlighted. If there are more than 400 runs, only every n-th run is drawn.
     """
     if len(runs) < 2:
         return None

@@ -143,8 +143,8 @@ def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
 
 
 def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResult]) -> MeasuredRate | None:
-    """Return the speed measured on the finished runs in `results` or, if none has finished, on calibration
-    runs. None if none of these has finished either.
+    """Return the speed measured on the finished runs in `results` or, if there are none, on the finished
+    calibration runs below `root`. None if no calibration run has finished either.
     """
     finished = [result for result in results if result.state == "finished"]
     source = "measured on finished runs"
@@ -217,9 +217,9 @@ def _stage(
 def _costs(
     opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, RunResult]
 ) -> dict[str, tuple[float, int]]:
-    """Return (operations per token, parameters) of each run, by key. They are those of a finished run of the
-    same kind and corpus or, if there is none, are counted on a model built without allocating memory. For a
-    run with group DRO, they are always counted, and the operations are multiplied by _DRO_COST.
+    """Return (operations per token, parameters) of each run, by key. The numbers are taken from a finished
+    run of the same kind and corpus. If there is none, they are counted on a model built without allocating
+    memory. For a run with group DRO, they are always counted, and the operations are multiplied by _DRO_COST.
     """
     known: dict[tuple[str, str], tuple[float, int]] = {}
     costs = {}

@@ -76,10 +76,12 @@ def build_constraints(
     target_tokens: int | None = None,
     max_epochs: float | Mapping[str, float] | None = None,
 ) -> MixtureConstraints:
-    """Return the constraints that follow from the minimum shares `floors`, the shares `fixed` and, if
-    `max_epochs` is given, caps: a domain contributes at most `max_epochs` times its `tokens` to the
-    `target_tokens`. Raises ConfigError for an unknown domain, for a cap without the tokens that it needs, and
-    if no mixture satisfies all constraints.
+    """Return the constraints that `floors` (minimum shares), `fixed` (exact shares) and `max_epochs` (caps)
+    put on mixtures of `domains`. A capped domain contributes at most `max_epochs` times its `tokens` to the
+    `target_tokens` of the run. If `max_epochs` is a mapping, domains that it does not name have no cap.
+
+    Raises ConfigError for an unknown domain, for a cap without the token counts that it needs, or if no
+    mixture satisfies all constraints.
     """
     caps = max_epochs if isinstance(max_epochs, Mapping) else dict.fromkeys(domains, max_epochs)
     sections = {"floors": floors, "fixed": fixed, "max_epochs": caps if max_epochs is not None else {}}

@@ -12,17 +12,21 @@ from pipelines.contracts.mixtures import proportional
 @dataclass(frozen=True)
 class ProposalSettings:
     """The objective and the limits of a proposal. The proposal minimises the mean of the metrics, weighted by
-    `weights`, plus `kl` times the Kullback-Leibler divergence from the prior in nats. By default, all metrics
-    have the same weight; in a study that measures several domains of a source, all sources have the same
-    weight.
+    `weights`, plus `kl` times the Kullback-Leibler divergence, in nats, of the mixture from the prior. By
+    default, all metrics have the same weight; in a study that measures several domains of a source, all
+    sources have the same weight.
 
-    `prior` maps each domain to its share; only the proportions matter. By default, it is proportional to
-    `tokens`, the number of tokens of each domain. `floors` are minimum shares, and `fixed` are exact shares.
-    `target_tokens` is the token budget of the run that will use the mixture. If `tokens` and `target_tokens`
-    are known, no domain is read more than `max_epochs` times. `max_epochs` is one number for all domains, or
-    a number for each domain that has a limit; the default is 4, because four epochs are almost as good as
-    fresh data (Muennighoff et al., 2023). In a study, `weights`, `prior`, `floors`, `fixed` and `max_epochs`
-    may name domains at any level. `draws` is the number of bootstrap draws.
+    - `prior` maps each domain to its share; only the proportions matter. By default, the prior is
+      proportional to `tokens`.
+    - `tokens` maps each domain to its number of tokens.
+    - `target_tokens` is the token budget of the run that will use the mixture.
+    - `floors` maps domains to minimum shares, and `fixed` maps domains to exact shares.
+    - `max_epochs` is the maximum number of times that a domain is read, if `tokens` and `target_tokens` are
+      known. It is one number for all domains, or a number for each domain that has a limit. The default is 4,
+      because four epochs are almost as good as fresh data (Muennighoff et al., 2023).
+    - `draws` is the number of bootstrap draws.
+
+    In a study, `weights`, `prior`, `floors`, `fixed` and `max_epochs` may name domains at any level.
     """
 
     weights: dict[str, float] | None = None

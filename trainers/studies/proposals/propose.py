@@ -40,10 +40,14 @@ class ComparedMixture:
 
 @dataclass(frozen=True)
 class Proposal:
-    """The proposed mixture `ratios` [domains]. `value` is the weighted mean of its predicted metrics.
-    `ranges` [domains, 2] are the smallest and largest shares within the tie set, and `tied_share` is the
-    share of random feasible mixtures that lie in it. `extrapolated` names the domains whose proposed share
-    lies outside the range of the runs. `epochs` [domains] is how often the target run reads each domain.
+    """A proposed mixture. `ratios` [domains] are the shares of the domains, and `value` is the weighted mean
+    of the metrics predicted for them. `compared` contains the baselines and other mixtures that were compared
+    with the proposal.
+
+    `ranges` [domains, 2] holds the smallest and largest share of each domain within the tie set (see
+    `TieSet`), and `tied_share` is the share of random feasible mixtures that lie in this set. `extrapolated`
+    names the domains whose proposed share lies outside the range of the runs. `epochs` [domains] is how often
+    the target run reads each domain, or None if the settings lack the token counts needed to compute it.
     """
 
     domains: tuple[str, ...]

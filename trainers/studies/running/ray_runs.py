@@ -94,8 +94,8 @@ def train_on_ray(
 
 
 class _Pace:
-    """Detects runs that take too long, from the seconds per FLOP of the runs that have finished. Seconds are
-    counted on this machine, because the clocks of nodes differ.
+    """Detects runs that take too long, judged by the seconds per FLOP of the runs that have finished. The
+    time that a run has taken so far is measured on this machine, because the clocks of nodes differ.
     """
 
     def __init__(self, root: LocalPath) -> None:

@@ -47,9 +47,9 @@ def results_of(root: LocalPath, runs: Iterable[StudyRun]) -> dict[str, RunResult
 
 
 def register(study: Study, root: LocalPath) -> list[str]:
-    """Write the study file and, if none is registered yet, the rule that decides the verdict. Returns a line
-    for each field that has changed since the study last ran. Raises ConflictError if the rule differs from
-    the registered one.
+    """Write the study file and, if no rule is registered yet, register the rule that decides the verdict.
+    Return a line for each field that has changed since the study last ran. Raises ConflictError if the rule
+    differs from the registered one.
     """
     root.mkdir(parents=True, exist_ok=True)
     if not write_new_json(root / REGISTERED, {"format": _FORMAT, "rule": _rule(study)}):

@@ -43,9 +43,9 @@ Outcome = Literal["finished", "diverged", "failed", "busy", "stopped", "storage"
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run. `metrics` maps each domain to its held-out loss, in the measure that the study
-    chooses. For a `diverged` or `failed` run, `metrics` is empty and the numbers are 0. The next `study run`
-    trains a failed run again.
+    """The result of a run. `metrics` maps each domain to its held-out loss, measured as the study's
+    `metrics.measure` says. For a `diverged` or `failed` run, `metrics` is empty and the numbers are 0. The
+    next `study run` trains a failed run again.
 
     `sources` holds the ledger's entry for each domain. `flops` counts the operations of training steps.
     `domain_weights` are the mean weights of a run with online weights. `cost` is the `Footprint` of the run,
@@ -217,7 +217,9 @@ def _domain_weights(directory: LocalPath) -> dict[str, float]:
 
 
 def _logged_seconds(events: Sequence[dict[str, Any]]) -> float:
-    """Return the seconds that a run took, summed over its parts; each resume begins a new part."""
+    """Return how many seconds a run took according to its log: the time from each start or resume to the last
+    event before the next one, summed.
+    """
     parts: list[tuple[float, float]] = []
     for event in events:
         if event["event"] == "start":

@@ -30,18 +30,19 @@ def check_weights(section: str, weights: Mapping[str, float]) -> None:
 
 @dataclass(frozen=True)
 class Swarm:
-    """A swarm of `runs` mixtures, drawn from Dirichlet distributions. The centre of these distributions is
+    """A swarm of `runs` mixtures, drawn from Dirichlet distributions around a common centre. The centre is
     the prior with its shares raised to the power of `temperature` and normalised. A temperature below 1 gives
-    small domains more than their prior share; the default, 0.5, is that of RegMix (Liu et al., 2024). Each
-    concentration parameter is the domain's share in the centre, times the number of domains whose share is
-    not fixed, times a strength; successive draws cycle through `strengths`. With a uniform centre, a strength
-    of 1 draws uniformly from all mixtures. Smaller strengths favour the corners; larger ones stay near the
-    centre.
+    small domains more than their prior share; the default, 0.5, is that of RegMix (Liu et al., 2024).
 
-    Mixtures outside the limits of the proposal (floors, fixed shares, epochs at the target) are rejected. If
-    almost all mixtures are rejected, those outside the limits are moved to the nearest mixture within them
-    instead. Mixtures at most `distance` away from an earlier one are rejected as well. The distance is half
-    the sum of the absolute differences of shares.
+    The concentration parameter of a domain is its share in the centre, times the number of domains whose
+    share is not fixed, times a strength. Successive draws cycle through `strengths`. With a uniform centre, a
+    strength of 1 draws uniformly from all mixtures. Smaller strengths favour mixtures of few domains; larger
+    ones stay near the centre.
+
+    Mixtures are rejected if they lie outside the limits of the proposal (floors, fixed shares, epochs at the
+    target) or at most `distance` away from an earlier mixture. The distance is half the sum of the absolute
+    differences of shares. If almost all mixtures are rejected, those outside the limits are moved to the
+    nearest mixture within them instead.
     """
 
     kind: Literal["swarm"] = "swarm"
@@ -84,9 +85,10 @@ class Sobol:
 
 @dataclass(frozen=True)
 class Simplex:
-    """The corners of the simplex of all mixtures, the midpoint of every pair of corners, and the centre: the
-    simplex-centroid design (Scheffé, 1963) up to pairs. Each point is moved to the nearest mixture within the
-    limits of the proposal, and duplicates are removed. The design is deterministic.
+    """A deterministic mixture design: the corners of the simplex of all mixtures, the midpoint of each pair
+    of corners, and the centre. This is the simplex-centroid design (Scheffé, 1963) without the centroids of
+    three or more corners, except the centre. Each point is moved to the nearest mixture within the limits of
+    the proposal, and duplicates are removed.
     """
 
     kind: Literal["simplex"] = "simplex"
@@ -113,8 +115,8 @@ class ListEntry:
 
 @dataclass(frozen=True)
 class Listed:
-    """A design of named `entries`, each trained with `seeds` seeds. All other entries are compared with the
-    entry named by `baseline`.
+    """A design of named `entries`, each trained with `seeds` seeds. `baseline` names the entry with which all
+    others are compared.
     """
 
     entries: dict[str, ListEntry]

@@ -75,17 +75,21 @@ class Proxies:
 
 @dataclass(frozen=True)
 class Metrics:
-    """The metrics of a run: one value for each of `domains`, measured on its held-out text. Naming a domain
-    above the leaf domains selects all leaf domains below it. By default, `domains` are all leaf domains whose
-    held-out text is the same in all corpora of the study. Lower is better.
+    """The metrics of a run: one value for each leaf domain in `domains`, measured on its held-out text. Lower
+    is better. A domain above the leaf domains selects all leaf domains below it. By default, `domains` are
+    all leaf domains whose held-out text is the same in all corpora of the study.
 
-    `measure` is `bits_per_byte`, `document_bits_per_byte` or `loss`. `bits_per_byte` is measured on up to
-    `tokens` tokens of each domain, in rows built as in training; use it to compare runs of one recipe.
-    `document_bits_per_byte` is measured on whole documents and does not depend on objective, packing or
-    sequence length, but takes longer. `loss` is in nats per target, also in rows built as in training; all
-    runs must have the same kind of objective, because losses of different targets cannot be compared. Every
-    measure is averaged over the final `last` validations of a run; successive validations are about a
-    twentieth of the run apart.
+    `measure` is one of three:
+
+    - `bits_per_byte`, to compare runs of one recipe;
+    - `document_bits_per_byte`, measured on whole documents. It does not depend on objective, packing or
+      sequence length, but takes longer;
+    - `loss`, in nats per target. All runs must have the same kind of objective, because losses of different
+      targets cannot be compared.
+
+    `bits_per_byte` and `loss` are measured on up to `tokens` tokens of each domain, in rows built as in
+    training. Every measure is averaged over the last `last` validations of a run, which are about a twentieth
+    of the run apart.
     """
 
     measure: Literal["bits_per_byte", "document_bits_per_byte", "loss"] = "bits_per_byte"
@@ -153,9 +157,9 @@ class Confirmation:
 class DoReMi:
     """The mixture of DoReMi (Xie et al., 2023) as a baseline. The study trains a reference proxy on the
     prior, then a second proxy that reads all domains equally and is trained with group DRO against the
-    reference (`online_weights` in training_file.md, also for `step_size` and `smoothing`). The mixture is the
-    mean of the second proxy's weights. DoReMi costs about as much as 2.7 proxies and uses neither the metrics
-    nor the limits of the proposal.
+    reference. The mixture is the mean of the second proxy's weights. GroupDRO in training_file.md explains
+    `step_size` and `smoothing`. DoReMi costs about as much as 2.7 proxies and uses neither the metrics nor
+    the limits of the proposal.
     """
 
     step_size: float = 1.0
@@ -204,21 +208,23 @@ class Reuse:
 
 @dataclass(frozen=True)
 class Study:
-    """A study: many small training runs that answer a `question`.
+    """A study: many small training runs that answer a `question`. The directory `output` holds its files.
 
-    Its runs read either existing `corpora` or corpora that the study builds from `corpus_file`. `recipe` is
-    the recipe of the runs: a name or the path of a YAML file; `settings` changes fields of the recipe by
-    dotted name. The directory `output` holds the files of the study.
+    The runs read either existing `corpora` or corpora that the study builds from `corpus_file`. `recipe` is
+    the recipe of the runs, a name or the path of a YAML file. `settings` changes fields of the recipe by
+    dotted name.
 
-    A mixture design (`swarm`, `sobol`, `simplex`) needs `target`. The best of `laws` is fitted to each metric
-    of its runs, and `proposal` configures the search for the mixture with the best predicted metrics. The
-    `tokens` and `target_tokens` of the proposal default to those of the corpora and of the target.
+    A mixture design (`swarm`, `sobol`, `simplex`) needs `target`. For each metric of the runs, the best of
+    `laws` is chosen and fitted. `proposal` configures the search for the mixture with the best predicted
+    metrics; its `tokens` default to the tokens of the corpora, and its `target_tokens` to the tokens of
+    `target`.
 
-    With `anneal`, a run has two phases: it trains on the prior first, and on the mixture under study only for
-    the final share `anneal` of its tokens. A cap in epochs covers both phases.
+    With `anneal`, a run has two phases: it trains on the prior first, and on the mixture under study for the
+    final share `anneal` of its tokens. A cap in epochs covers both phases.
 
-    `answered_by` names the candidate, or the entry of a list, whose verdict answers the question: yes if it
-    is better than the baseline, no if it is worse. The study's page begins with that answer.
+    `answered_by` names the candidate of `confirmation`, or the entry of the design, whose verdict answers the
+    question: yes if it is better than the baseline, no if it is worse. The study's page begins with that
+    answer.
     """
 
     name: str

@@ -43,7 +43,7 @@ def read_squad(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_multirc(data: str, layout: Layout, path: str) -> RowSet:
-    """Read MultiRC as SuperGLUE distributes it: one row per answer to a question about a passage."""
+    """Read MultiRC as SuperGLUE distributes it: one row per candidate answer, with its question and passage."""
     rows: list[tuple[int, Record]] = []
     for line, record in _objects(data, path):
         try:

@@ -11,9 +11,10 @@ DEEPEST = 8
 
 
 def read_conll(data: str, layout: Layout, path: str) -> RowSet:
-    """Read sentences in CoNLL's form: one word per line, and empty lines between sentences. A row is a
-    sentence. Columns are numbered from 0, and a sentence's value in a column is a list with one entry per
-    word. Columns are separated by a tab or, in a file without tabs, by white space.
+    """Read sentences in CoNLL's form: one word per line, with empty lines or `-DOCSTART-` lines between
+    sentences. Columns are separated by a tab or, in a file without tabs, by white space. Each row of the
+    result is a sentence. Its columns are numbered from 0, and its value in a column is a list with one entry
+    per word.
     """
     separator = "\t" if "\t" in data else None
     sentences: list[tuple[int, list[list[str]]]] = []

@@ -1,1 +1,3 @@
-"""Task files in the format of lm-evaluation-harness, read without the library: fields, templates, rows, filters."""
+"""Read task files of lm-evaluation-harness without that library: their fields, templates, data and answer
+filters.
+"""

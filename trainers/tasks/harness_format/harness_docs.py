@@ -22,10 +22,10 @@ from trainers.tasks.task_files import decode, read_content
 
 @dataclass(frozen=True)
 class RenderedRow:
-    """A row as the model is asked about it. For multiple choice, `contexts` and `continuations` contain one
-    text per choice, and `gold` is the index of the right choice; otherwise both contain one text.
-    `references` holds the accepted texts for `generate_until` and `loglikelihood`. `place` locates the row in
-    error messages.
+    """A row of a task, rendered as the texts that the model is given and scored on. For multiple choice,
+    `contexts` and `continuations` contain one text per choice, and `gold` is the index of the right choice;
+    otherwise both contain one text. `references` holds the accepted texts for `generate_until` and
+    `loglikelihood`. `place` locates the row in error messages.
     """
 
     place: str
@@ -38,10 +38,13 @@ class RenderedRow:
 def render_rows(
     task: HarnessTask, data: Location | None, seed: int, limit: int | None
 ) -> tuple[list[RenderedRow], tuple[FileRecord, ...]]:
-    """Render the first `limit` rows of the scored split, or all rows if `limit` is None. Also returns the
-    records of this split's files. Unless the task takes the first rows as shots, shots are drawn for each row
-    with `seed`. A row is never its own shot. Raises UserError for a missing file, a row that does not fit the
-    templates, or too few rows to take the shots from.
+    """Render the first `limit` rows of the scored split, or all rows if `limit` is None. Return the rendered
+    rows and the records of the split's files.
+
+    The shots come from the task's `samples` if it has any, otherwise from its `shots_split`. They are the
+    first rows there if the task sets `first_shots`; otherwise they are drawn for each row with `seed`. A row
+    is never its own shot. Raises UserError if a file is missing or malformed, a row does not fit the
+    templates, or there are too few rows to take the shots from.
     """
     rows, files = _read(task, task.split, data)
     templates = RowTemplates(task)

@@ -61,7 +61,7 @@ def _require(condition: bool, message: str) -> None:
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """A layout of a data set's files: where they are, their format, and which column has which role. A data
-    set may have several layouts, because others have converted it.
+    set may have several layouts, because people have converted it to other formats.
 
     `files` gives one file name per split, or several names, which are tried in order. Names are relative to
     each of `folders`, first below `data=DIR` (default: `$GRISTMILL_TASKS`), then, for your own task file,
@@ -106,8 +106,8 @@ class Layout:
       (`trainers/tasks/formats/generated_rows.py`).
 
     With `header: false`, tables have no row of column names. `encoding` is the encoding of text files.
-    `rename` maps the labels in these files to the labels of the task, for `choose` to candidate numbers; in
-    minimal pairs, it maps names of subtasks and fields. `scheme` is the scheme of the entity tags in the
+    `rename` maps the labels in these files to the labels of the task or, for `choose`, to candidate numbers;
+    in minimal pairs, it maps names of subtasks and fields. `scheme` is the scheme of the entity tags in the
     files, which are converted to BIO; the default is `bio` if `entity_f1` is measured. `unlabelled` lists the
     splits whose gold is hidden: they can be predicted but not scored. `where` maps columns to lists of
     values; only rows that have one of these values in each of the columns are kept. A table row with the
@@ -204,9 +204,10 @@ class Templates:
 
     Both templates contain names in braces. `input` may contain the roles of the task's texts (`{text}`,
     `{text_b}`, `{question}`, `{passage}`), `{candidates}` (all candidates, each with its letter) and
-    `{words}`. `target` contains one of `{label}`, `{score}`, `{answer}`, `{tags}`, `{candidate}` and
-    `{target}`. `words` maps labels to the texts that replace them. Scores are rounded to multiples of `step`;
-    the default, 0.2, is T5's step for STS-B. `no_answer` is the target for a question without an answer.
+    `{words}` (the words to tag). `target` contains one of `{label}`, `{score}`, `{answer}`, `{tags}`,
+    `{candidate}` and `{target}`. The field `words` maps each label to the text that replaces it in the
+    target. Scores are rounded to multiples of `step`; the default, 0.2, is T5's step for STS-B. `no_answer`
+    is the target for a question without an answer.
     """
 
     input: str

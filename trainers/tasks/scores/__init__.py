@@ -1,5 +1,6 @@
-"""Metrics of predictions. To add one, add a TaskMetric to METRICS in the file of its family, and add its name
-and kinds to `trainers.tasks.schema.metric_names`.
+"""Metrics of predictions. To add one, add a TaskMetric to METRICS in the module of its family (such as
+`label_scores`), and add its name and the kinds of tasks that it applies to in
+`trainers.tasks.schema.metric_names`.
 """
 
 from collections.abc import Sequence

@@ -64,9 +64,9 @@ def number_match(text: str, reference: str) -> float:
 
 
 def answer_values(outcomes: Outcomes, score: Callable[[str, str], float]) -> np.ndarray:
-    """Return each example's best `score(text, reference)` over its references, float64 [n]; without
-    references, 0. In a task with `no_answer`, references that normalisation leaves empty are ignored, and an
-    example without others is compared with the empty text.
+    """Return each example's best `score(text, reference)` over its references, float64 [n]; 0 if it has none.
+    In a task with `no_answer`, references that normalisation leaves empty are ignored, and an example that
+    then has none is compared with the empty text.
     """
     assert outcomes.references is not None
     assert outcomes.texts is not None
@@ -90,7 +90,8 @@ def token_f1s(outcomes: Outcomes) -> np.ndarray:
 
 def number_matches(outcomes: Outcomes) -> np.ndarray:
     """Return 1 for each example whose predicted text has the same last number as one of its references, else
-    0, float64 [n]. If a question has no answer, a text without a number is right.
+    0, float64 [n]. If a question has no answer, a text without a number is right. Raises UserError for a
+    reference that has text but no number.
     """
 
     def score(text: str, reference: str) -> float:

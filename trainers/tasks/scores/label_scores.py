@@ -51,7 +51,9 @@ def _positive(outcomes: Outcomes) -> np.ndarray:
 
 
 def _f1(sums: np.ndarray) -> np.ndarray:
-    """Return the F1 of each label, given the sums [repetitions, 3 L] of the indicators of `_by_label`."""
+    """Return the F1 of each label, [repetitions, labels]. `sums`, [repetitions, 3 x labels], contains the
+    sums of the columns of `_by_label`, or of those of `_positive`, which cover a single label.
+    """
     found, predicted, gold = np.split(sums, 3, axis=1)
     return ratio(2 * found, predicted + gold)
 

@@ -36,8 +36,10 @@ def _spearman(statistics: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _ranks(places: list[np.ndarray], weights: np.ndarray) -> np.ndarray:
-    """Return the ranks of gold and predicted numbers, [units, 2], in a sample that contains each unit as
-    often as its weight says. The mean rank in the sample is subtracted.
+    """Return the ranks of the gold and of the predicted numbers, [units, 2], minus their means. Unit i counts
+    `weights[i]` times, and equal numbers share the mean of their ranks. `places` holds two arrays, one for
+    the gold and one for the predicted numbers: the index of each unit's number among the sorted distinct
+    numbers.
     """
     columns = []
     for place in places:

@@ -1,4 +1,4 @@
-"""Outcomes: the gold and the predictions of the same examples, from which every metric is computed."""
+"""The gold answers and the predictions for a set of examples, from which every metric is computed."""
 
 from dataclasses import dataclass
 

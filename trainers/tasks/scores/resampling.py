@@ -101,8 +101,8 @@ def _interval(values: np.ndarray) -> tuple[float, float]:
 
 
 def _samples(n: int, repetitions: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield `repetitions` bootstrap samples of n units in blocks, float64 [samples in the block, n], which
-    count how often each unit is drawn.
+    """Yield bootstrap samples of n units in blocks, `repetitions` samples in all. A block, float64 [samples,
+    n], counts how often each sample draws each unit.
     """
     generator = np.random.default_rng(seed)
     for size in _sizes(n, repetitions):

@@ -49,7 +49,9 @@ def _rouge(outcomes: Outcomes, kind: str) -> np.ndarray:
 
 
 def _sacrebleu(name: str, outcomes: Outcomes) -> tuple[Any, np.ndarray]:
-    """Return sacrebleu's metric object and its statistics for each example, float64 [n, k]."""
+    """Return sacrebleu's object for the metric `name` ("bleu" or "chrf") and the statistics that it computes
+    for each example, float64 [n, statistics].
+    """
     metric = {"bleu": "BLEU", "chrf": "CHRF"}[name]
     scorer = getattr(_library("sacrebleu", name), metric)()
     texts, references = _texts(outcomes)

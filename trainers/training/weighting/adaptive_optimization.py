@@ -49,16 +49,20 @@ class ADOState(WeightsState):
         return cls(zeros, zeros, zeros, zeros, zeros, zeros, curve, np.zeros((3, domains)), laws)
 
     def factors(self, targets: np.ndarray, warmup: int) -> np.ndarray:
-        """Return the factors [domains] that weight the nats of the domains in a step with `targets`
-        [domains]. A factor is the domain's weight divided by its share of all targets read, this step's
-        included. It is 1 during the first `warmup` steps and for domains without targets in the step.
+        """Return the factors [domains] by which the loss multiplies each domain's nats in a step. `targets`
+        [domains] counts the step's targets in each domain.
+
+        A factor is the domain's weight divided by its share of all targets read so far, including those of
+        this step. It is 1 during the first `warmup` steps and for domains without targets in the step.
         """
         if self.steps < warmup:
             return np.ones(len(targets))
         return np.divide(self.weights, _shares(self.read + targets), out=np.ones(len(targets)), where=targets > 0)
 
     def update(self, nats: np.ndarray, targets: np.ndarray, settings: ADO, warmup: int) -> "ADOState":
-        """Return the state after a step. `nats` and `targets`, both [domains], are the sums of the step."""
+        """Return the state after a step. `nats` and `targets`, both [domains], are the sum of the nats and
+        the number of targets of each domain in the step. `warmup` is the number of warm-up steps.
+        """
         effective = self.effective + self.factors(targets, warmup) * targets
         read, step = self.read + targets, self.steps + 1
         now = replace(self, read=read, effective=effective, steps=step)
@@ -105,8 +109,8 @@ class ADOWeights(OnlineWeights[ADOState]):
         self._warmup = max(1, math.ceil(settings.warmup_fraction * steps))
 
     def begin(self, batches: Sequence[Batch]) -> Scale:
-        """Return the function that computes the factors of the step. The factors of a loss are those of
-        `ADOState.factors`, divided by the number of targets of this loss in the step.
+        """Return the `Scale` of the step. For each loss, it computes the factors of `ADOState.factors`,
+        divided by the number of targets of this loss in the step.
         """
         now, warmup = self.now, self._warmup
         return lambda counts: now.factors(counts[0], warmup) / np.maximum(1.0, counts.sum(axis=1, keepdims=True))

@@ -48,9 +48,10 @@ class GroupDROWeights(OnlineWeights[GroupDROState]):
         self._next = self.now
 
     def begin(self, batches: Sequence[Batch]) -> Scale:
-        """Measure the excess losses, and compute the weights of the step from them. Returns the function that
-        computes the factor of each domain in each loss: the domain's weight divided by its number of targets
-        in that loss.
+        """Compute the weights of the step from the excess losses of `batches` over the reference model; they
+        do not change if an excess loss is not finite. Return the step's `Scale`, a function that maps the
+        numbers of targets, float64 [losses, domains], to the factor of each domain in each loss: the domain's
+        weight divided by its number of targets in that loss.
         """
         nats, targets = self._engine.excess(batches, self._reference, len(self._names))
         finite = bool(np.isfinite(nats).all())  # otherwise the step will be skipped

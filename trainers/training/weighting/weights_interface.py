@@ -41,8 +41,8 @@ class OnlineWeights(ABC, Generic[State]):
 
     @abstractmethod
     def begin(self, batches: Sequence[Batch]) -> Scale:
-        """Return the `Scale` of the step that trains on `batches`: a function that computes the factor by
-        which the loss multiplies each domain's nats.
+        """Return the `Scale` for a step that trains on `batches`: a function that takes the number of targets
+        of each loss and domain, and returns the factors by which their nats are multiplied.
         """
 
     @abstractmethod

@@ -123,9 +123,11 @@ def _is_certain(page: PageEvidence, scores: Sequence[float], bounds: Bounds) -> 
 
 
 def read_page(tree: Any, extract: Callable[[], str], markdown: bool) -> PageEvidence:
-    """Return the evidence for choosing lines, given resiliparse's HTMLTree of a page. `extract` returns
-    resiliparse's text of the page. Extraction as Markdown changes the tree, so in that case the prose is
-    collected first.
+    """Return the evidence from which `choose_lines` chooses the lines of a page. `tree` is resiliparse's
+    HTMLTree of the page. `extract` returns resiliparse's text of the page, as Markdown if `markdown` is set.
+
+    Extracting Markdown changes the tree, so in that case the prose is collected first. Otherwise it is
+    collected only when it is needed, and the tree must not change before that.
     """
     from resiliparse.extract.html2text import extract_plain_text
 
@@ -171,7 +173,7 @@ def _keep_structure(lines: list[Line], keep: list[bool]) -> None:
 
 
 def _scores(rows: list[list[float]], weights: list[float]) -> list[float]:
-    """Return the score of each row: the intercept `weights[0]` plus the row weighted by `weights[1:]`. The
+    """Return the score of each row: `weights[0]` plus the dot product of the row and `weights[1:]`. The
     products are added without intermediate rounding, so that the choice of lines does not depend on the
     processor.
     """

@@ -74,14 +74,14 @@ def _blocks(text: str) -> list[str]:
 
 
 def merge_lines(first: list[Line], second: list[Line], keep: re.Pattern[str] | None = None) -> list[Line]:
-    """Return all lines of `second` in order, with the lines that only `first` contains inserted at their
-    places.
+    """Merge two texts: return all lines of `second` in order, with the lines that only `first` contains
+    inserted at their places. The fields `first` and `second` of a returned line say which texts contain it.
 
     Two lines are the same if their keys are equal, or if their keys begin with the same _HEAD letters and no
-    other line of either text begins with them. A line of both texts is written once: as in `first` if `keep`
-    matches anywhere in that form, else as in `second`. Texts may divide lines differently, so a key of at
-    least _WITHIN letters is also searched for in the joined keys of the other text. A line of `first` that is
-    found there is left out.
+    other line of either text begins with these. A line that both texts contain is returned once: in its form
+    in `first` if `keep` matches anywhere in that form, otherwise in its form in `second`. Texts may divide
+    lines differently, so a key of at least _WITHIN letters is also searched for in the joined keys of the
+    other text. A line of `first` that is found there is left out.
     """
     same = _pairs(first, second)
     within_second, within_first = _Text(second), _Text(first)
@@ -132,8 +132,9 @@ def _head(line: Line) -> str:
 
 @dataclass
 class _Text:
-    """The letters of a text, in which lines can be searched for. The time of all searches grows with the
-    product of both texts' lengths, so their total work is limited. Beyond the limit, no line is found.
+    """The letters of a text, which are searched for the lines of another text. Each search costs time in
+    proportion to the length of the letters, so `left` limits how many letters all searches may read. Once the
+    limit is reached, no line is found.
     """
 
     lines: list[Line]

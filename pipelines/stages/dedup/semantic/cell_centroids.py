@@ -55,8 +55,8 @@ def find_centroids(
     out: StepOutput, inputs: Sequence[Candidates], kind: pa.DataType, cells: int | None, cluster: Cluster
 ) -> Centroids:
     """Compute the centroids of `cells` cells by k-means, commit them, and return them. If `cells` is None,
-    there is one cell for every CELL_DOCUMENTS competing documents. If the sample has fewer distinct
-    embeddings than that, there are fewer cells. `kind` is the type of the embeddings.
+    there is one cell for every CELL_DOCUMENTS competing documents. There are never more cells than distinct
+    embeddings in the sample. `kind` is the type of the embeddings.
     """
     rows = sum(one.part.rows for one in inputs)
     share = min(1.0, SAMPLE_BYTES / (4 * kind.list_size) / max(1, rows))

@@ -50,8 +50,8 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class _PartTask:
-    """One phase of the work on one part. `partitions` and `centroids` are for `scatter_cells`, `results` for
-    `write_columns`.
+    """The arguments of `scatter_cells` and `write_columns` for one part. Only `scatter_cells` needs
+    `partitions` and `centroids`, and only `write_columns` needs `results`.
     """
 
     out: StepOutput
@@ -210,8 +210,9 @@ def _cut(table: pa.Table, keep: tuple[KeepKey, ...]) -> pa.Table:
 
 
 def _follow(later: pa.Table, table: pa.Table, stays: np.ndarray, threshold: float) -> np.ndarray:
-    """Return, for each document of `later`, the row in `table` of the most preferred of the kept documents of
-    its cell that are similar to it, or STAYS if there is none. `stays` are the rows of `table` that are kept.
+    """Return the winner of each document of `later`, as a row of `table`: the most preferred kept document
+    that is in the same cell and similar to the document, or STAYS if there is none. `stays` contains the rows
+    of `table` that are kept.
     """
     winner = np.full(len(later), STAYS, np.int64)
     vectors, kept = vectors_of(later[EMBEDDING]), table.take(pa.array(stays)).combine_chunks()

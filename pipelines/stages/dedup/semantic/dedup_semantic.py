@@ -1,8 +1,8 @@
-"""Semantic deduplication: of documents with similar embeddings, keep one.
+"""Semantic deduplication: keep one of several documents with similar embeddings.
 
-Abbas et al. 2023, "SemDeDup: Data-efficient learning at web-scale through semantic deduplication" (arXiv
-2303.09540), section 3. k-means divides the embeddings into cells, and documents are compared only within
-their cell.
+The method follows Abbas et al. 2023, "SemDeDup: Data-efficient learning at web-scale through semantic
+deduplication" (arXiv 2303.09540), section 3. k-means divides the embeddings into cells, and documents are
+compared only within their cell.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""The clusters of a corpus at one or two levels, learned from a sample: centroids, names and characteristic
-words.
+"""The topics of a corpus, which are clusters of documents at one or two levels: their centroids, names and
+characteristic words, learned from a sample.
 
-The sample is drawn by document id, so it does not depend on the division into parts.
+The sample is drawn by document id, so it does not depend on how the corpus is divided into parts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -168,9 +168,10 @@ def train_topics(task: _TrainingTask) -> TopicModel:
 
 
 def _divide(vectors: np.ndarray, words: pa.Array, sizes: tuple[int, ...]) -> tuple[list[np.ndarray], list[TopicName]]:
-    """Divide a sample into clusters. Return two lists, both from the largest cluster to the smallest: the
-    centroid of each cluster followed by those of its subclusters, float32 [1 + parts, width], and the
-    clusters as topics.
+    """Divide a sample into up to `sizes[0]` clusters, and each cluster into up to `sizes[1]` subclusters.
+    Return two lists, each with one entry per cluster, from the largest to the smallest. The first list holds
+    arrays, float32 [1 + parts, width]: the centroid of the cluster, then those of its subclusters. The second
+    list holds the clusters as topics.
     """
     if not len(vectors) or sizes[0] < 1:
         return [], []

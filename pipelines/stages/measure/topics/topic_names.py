@@ -46,9 +46,9 @@ def _is_long(word: str) -> bool:
 
 
 def telling_words(words: pa.Array, clusters: np.ndarray, count: int) -> list[list[str]]:
-    """Return the most characteristic words of each of `count` clusters, up to WORDS and the most
-    characteristic first. `words` holds the distinct words of each document, list<string> [n], and `clusters`
-    its cluster, int64 [n].
+    """Return up to WORDS characteristic words for each of `count` clusters, the most characteristic first.
+    `words` holds the distinct words of each document, list<string> [n], and `clusters` the index of its
+    cluster, int64 [n].
 
     Words are ordered by the z-score of the log-odds ratio of their frequencies inside and outside the
     cluster, with the frequencies in all documents as prior (Monroe, Colaresi and Quinn 2008, "Fightin'

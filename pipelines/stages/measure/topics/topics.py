@@ -25,8 +25,9 @@ _MOST = 1000
 
 @dataclass(frozen=True)
 class Topics(ReadsText, CorpusStage):
-    """Write the topic of each document, which `group_by` of `shards`, rules and the report can use. The topic
-    is the nearest of `topics` clusters of the vectors in the column `embedding`, which
+    """Write the topic of each document. `group_by` of `shards`, rules and the report can use this column.
+
+    The topic is the nearest of `topics` clusters of the vectors in the column `embedding`, which
     `transformer_embeddings` writes. With `subtopics`, the subtopic is the nearest of the clusters within that
     topic. A document without a vector has no topic.
 

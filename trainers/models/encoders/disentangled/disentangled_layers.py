@@ -1,6 +1,6 @@
-"""The forward pass through DeBERTa's layers and the enhanced mask decoder (He et al., 2021), and the check of
-a configuration's settings. The layers are called one by one, because the full `transformers` model does not
-accept an attention mask that differs from position to position.
+"""Run DeBERTa's layers and its enhanced mask decoder (He et al., 2021), and check the settings of a
+configuration. The layers are called one by one, because the full `transformers` model does not accept an
+attention mask that differs from position to position.
 """
 
 from collections.abc import Callable, Mapping
