@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from gristmill.config import parse
-from gristmill.errors import UserError
+from gristmill.errors import ConfigError, UserError
 from pipelines.stages.decide.pareto_sampling import ParetoSampling
 
 COUNT = 20_000
@@ -52,3 +52,8 @@ def test_golden():
 def test_knobs_out_of_range(knobs):
     with pytest.raises(UserError, match=f"{next(iter(knobs))}: got"):
         parse(ParetoSampling, {"score": "quality", **knobs}, where="corpus.yaml")
+
+
+def test_a_column_without_numbers_is_refused_before_the_build():
+    with pytest.raises(ConfigError, match="pareto_sampling: score: language holds string, expected numbers"):
+        ParetoSampling("language").check_types(pa.schema([("language", pa.string())]))

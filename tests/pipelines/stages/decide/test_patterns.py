@@ -101,6 +101,7 @@ def test_an_expression_that_explodes_elsewhere_takes_linear_time():
     ("rule", "message"),
     [
         ({"pattern": "("}, "missing )"),
+        ({"pattern": "a)(b", "replacement": ""}, "unexpected )"),  # valid within the parentheses of `expression`
         ({"pattern": r"(?=a)"}, "invalid perl operator"),
         ({"pattern": r"(a)\1"}, "invalid escape sequence"),
         ({"pattern": "a*"}, "also matches nothing at all"),

@@ -190,6 +190,12 @@ def test_an_item_of_several_sets_is_found_in_each(tmp_path):
     assert [facts["sets"][name]["items_found"] for name in ("set", "other")] == [1, 1]
 
 
+def test_ids_of_items_may_contain_what_divides_them_from_the_set(tmp_path):
+    (tmp_path / "items.jsonl").write_text(json.dumps({"id": "web/a.jsonl#17", "q": numbered(0, 20), "a": ""}) + "\n")
+    stage = Decontaminate((EvaluationSet("set", str(tmp_path / "items.jsonl"), ("q",), ("a",), ids="id"),))
+    assert run(stage, [part_of(tmp_path, "s", 0, [numbered(0, 20)])], tmp_path)[1]["items_found"] == 1
+
+
 def test_any_script_is_compared_by_its_words(tmp_path):
     items = [{"q": "长江是中国最长的河流全长约六千三百公里", "a": "Ο ΜΕΓΑΣ ΔΡΟΜΟΣ ΤΗΣ ΠΟΛΗΣ ΕΙΝΑΙ ΕΔΩ ΣΗΜΕΡΑ"}]
     texts = [

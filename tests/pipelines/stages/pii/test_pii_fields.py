@@ -120,6 +120,15 @@ def test_what_is_only_annotated_stays_and_counts() -> None:
     assert (cards["pii_meta"].to_pylist(), cards["pii_credit_card"].to_pylist()) == ([None], [1])
 
 
+def test_a_field_within_a_field_is_searched() -> None:
+    """With the rest of the top-level field. A name with a dot may also be a name as it stands."""
+    meta = {"to": {"mail": CANARIES[0], "name": CANARIES[1]}, "to.mail": CANARIES[2], "tom": CANARIES[3]}
+    found = Pii(entities=("EMAIL_ADDRESS",), fields=("meta.to.mail",)).annotate(table((None, meta)))
+    hidden = "<EMAIL_ADDRESS>"
+    expected = {"to": {"mail": hidden, "name": hidden}, "to.mail": hidden, "tom": CANARIES[3]}
+    assert json.loads(found["pii_meta"][0].as_py()) == expected
+
+
 @pytest.mark.parametrize("name", ["text", "meta.", "url.host", "author", ""])
 def test_other_fields_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"fields: got .*expected url, meta for all other fields"):
