@@ -32,7 +32,8 @@ class UniformSample(CorpusStage):
     the limit alone gives a subset of the sample. A `share` without `per` keeps each document with that
     probability, independently of all others and of earlier drops. All other samples are exact and are taken
     from the documents that no earlier step dropped. A `share` with `per` is rounded up in each group, so
-    every group keeps at least one document.
+    every group keeps at least one document. Two samples with the same seed prefer the same documents; to
+    sample a sample, give it another seed.
 
     With a `total`, the sample of a group ends before the first document that would exceed the total. A
     missing value of its column counts as 0; a negative one is an error. To limit tokens, use `n_bytes` of

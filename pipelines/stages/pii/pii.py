@@ -155,8 +155,9 @@ class Pii(ReadsText, PartStage):
 
     fields: tuple[str, ...] = ()
     """Fields to search in addition to the text: `url`, `meta` for all other fields of a record, or one of
-    them such as `meta.author`. With `format: message`, these fields are the message's headers. Finds are
-    counted with those of the text, and replaced in the columns `pii_url` and `pii_meta`. `export` writes these
+    them such as `meta.author`. If `meta.author` is an object, all of it is searched, also for
+    `meta.author.email`. With `format: message`, these fields are the message's headers. Finds are counted with
+    those of the text, and replaced in the columns `pii_url` and `pii_meta`. `export` writes these
     columns instead of the stored values, which never change: documents stay in the corpus as they were read.
     If an e-mail address in a URL is replaced, the host and path before it stay. Without `fields`, `export`
     writes `url` and `meta` as they were read, or omits them (`--without`). `inspect` hides personal data in
