@@ -93,6 +93,11 @@ class Stage:
     )
 
     @property
+    def drops_only_emptied(self) -> bool:
+        """Whether the stage drops only documents whose text is removed as a whole because other documents keep it."""
+        return False
+
+    @property
     def extrapolates(self) -> bool:
         """Whether a random sample can estimate the effect of the stage on the whole corpus. This is so if the
         output for a document hardly depends on how many other documents there are.

@@ -40,8 +40,8 @@ def show_cluster(corpus: Location, identifier: str, samples: int, *, raw: bool) 
 
 def _clusters(found: Located) -> Iterator[tuple[str, bytes]]:
     for annotation in found.part.annotations:
-        for column in annotation.schema:
-            if column.endswith("_cluster"):
+        for column, kind in annotation.schema.items():
+            if column.endswith("_cluster") and kind == str(ID):
                 winner = annotation.column(column)[found.row].as_py()
                 if winner is not None:
                     yield column, winner

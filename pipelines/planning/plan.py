@@ -298,13 +298,14 @@ def _check_order(config: CorpusConfig) -> None:
         if DROP not in entry.written:
             continue
         what = "drops documents that its edits empty" if EDITS_COLUMN in entry.written else "drops documents"
-        if entry.stage.keeps_spans:
-            spans = entry.name
-        elif spans is not None:
+        if spans is not None and not entry.stage.drops_only_emptied:
+            remedy = ", or set its min_left_words to 0" if entry.stage.keeps_spans else ""
             raise ConfigError(
                 f"step {entry.name}: {what} after {spans}, which keeps the only copy of a span in one of them; "
-                f"move {entry.name} before {spans}"
+                f"move {entry.name} before {spans}{remedy}"
             )
+        if entry.stage.keeps_spans:
+            spans = entry.name
         if entry.stage.elects:
             clustered = entry.name
         elif clustered is not None:

@@ -166,7 +166,7 @@ def find_components(
 
     def over(step: str, before: str, files: Sequence[FileRecord]) -> list[_Round]:
         listed = write_list(out, before, files)
-        return [_Round(out, listed, range(p, p + 1), partitions, f"{step}-{p:05d}") for p in range(partitions)]
+        return [_Round(out, listed, range(p, p + 1), partitions, f"{step}.{p:05d}") for p in range(partitions)]
 
     def label(task: _Round) -> str:
         return f"{rule}: {task.unit}"

@@ -19,8 +19,10 @@ from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import StepManifest, load_corpus, load_step, read_table, schema_facts
 from pipelines.contracts.parts import Part
 
-Indexes = dict[str, tuple[FileRecord, FileRecord]]
-"""File records of the file index and the quarantine that each unit of work of a read step wrote, by the unit's number."""
+Indexes = dict[str, tuple[FileRecord, ...]]
+"""File records of the file index and then of the quarantine that each unit of work of a read step wrote, by the unit's
+number.
+"""
 KEPT_BEFORE, DROPPED_BEFORE, NEW = range(3)
 """Priority of a document in its cluster: documents of finished corpora come before new ones."""
 
@@ -49,11 +51,9 @@ class Candidates:
         """
         if not self.index:
             return self.part.table(("id",))["id"].combine_chunks()
-        index, quarantine = (
-            read_table(self.part.directory, record, schema.names, schema_facts(schema))
-            for record, schema in zip(self.index, (FILE_INDEX, QUARANTINE), strict=True)
-        )
+        index = read_table(self.part.directory, self.index[0], FILE_INDEX.names, schema_facts(FILE_INDEX))
         index = index.filter(pc.equal(index["part"], Path(self.part.documents.path).stem)).sort_by("first_row")
+        quarantine = self._quarantine(index)
         identifiers: np.ndarray = np.empty((self.part.rows, 2), dtype=">u8")
         filled = 0
         for share in index.to_pylist():
@@ -69,6 +69,22 @@ class Candidates:
         if filled != self.part.rows:
             raise self._index_error()
         return pa.FixedSizeBinaryArray.from_buffers(ID, self.part.rows, [None, pa.py_buffer(identifiers)])
+
+    def _quarantine(self, index: pa.Table) -> pa.Table:
+        """Return the path and record of the quarantined records of the part's files. A long quarantine has several
+        files, and most of it is of other parts.
+        """
+        shares = index.filter(pc.greater(index["quarantined"], 0))
+        found = [QUARANTINE.empty_table().select(["path", "record"])]
+        for record in self.index[1:] if shares.num_rows else ():
+            aside = read_table(self.part.directory, record, ["path", "record"], schema_facts(QUARANTINE))
+            aside = aside.filter(pc.is_in(aside["path"], value_set=shares["path"].combine_chunks()))
+            if shares.num_rows == 1:  # of a large file, a part has a range
+                first, count = shares["first_record"][0].as_py(), shares["records"][0].as_py()
+                numbers = aside["record"]
+                aside = aside.filter(pc.and_(pc.greater_equal(numbers, first), pc.less(numbers, first + count)))
+            found.append(aside)
+        return pa.concat_tables(found)
 
     def _index_error(self) -> CorruptFileError:
         return CorruptFileError(
@@ -167,12 +183,12 @@ def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> li
 
 
 def _indexes(read: StepManifest) -> Indexes:
-    folders: dict[str, dict[str, FileRecord]] = {"files": {}, "quarantine": {}}
-    for record in read.files:
-        folder = record.path.partition("/")[0]
-        if folder in folders:
-            folders[folder][_unit(record)] = record
-    return {unit: (record, folders["quarantine"][unit]) for unit, record in folders["files"].items()}
+    found: dict[str, tuple[FileRecord, ...]] = {}
+    for folder in ("files", "quarantine"):
+        for record in read.files:
+            if record.path.startswith(f"{folder}/"):
+                found[_unit(record)] = (*found.get(_unit(record), ()), record)
+    return found
 
 
 def _unit(record: FileRecord) -> str:

@@ -79,6 +79,10 @@ class DedupSpans(ReadsText, CorpusStage):
     elects: ClassVar[bool] = True
     keeps_spans: ClassVar[bool] = True
 
+    @property
+    def drops_only_emptied(self) -> bool:
+        return self.min_left_words == 0
+
     def check(self) -> None:
         for name, minimum in (("window", 1), ("min_words", 1), ("min_left_words", 0)):
             if getattr(self, name) < minimum:

@@ -58,7 +58,8 @@ def key_types(types: pa.Schema, keys: Sequence[KeepKey]) -> tuple[pa.DataType, .
             kinds.append(pa.int64())
         else:
             kind = (DOCUMENT if key.column in DOCUMENT.names else types).field(key.column).type
-            if not (pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            is_ordered = pa.types.is_primitive(kind) and not (pa.types.is_float16(kind) or pa.types.is_interval(kind))
+            if not (is_ordered or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
                 raise UserError(f"keep: column {key.column!r} is {kind}, expected numbers, times or text")
             kinds.append(kind)
     return tuple(kinds)

@@ -380,6 +380,21 @@ def test_drops_after_deduplication_are_refused(corpus_file):
         plan_of(corpus_file)
 
 
+def test_drops_after_the_only_copy_of_a_span_are_refused(corpus_file):
+    plain = corpus_file.read_text()
+
+    def after_lines(step):
+        steps = f"  - dedup_spans: {{unit: line}}\n    name: lines\n  - {step}\n    name: late\n  - learn_tokenizer"
+        corpus_file.write_text(plain.replace("  - learn_tokenizer", steps))
+        return plan_of(corpus_file)
+
+    for step in ("dedup_spans: {unit: sentence}", "dedup_substrings: {min_left_words: 5}"):
+        with pytest.raises(ConfigError, match=r"late: drops .* after lines, which .*, or set its min_left_words to 0"):
+            after_lines(step)
+    for step in ("dedup_spans: {unit: sentence, min_left_words: 0}", "dedup_substrings: {}"):
+        assert "late" in {each.name for each in after_lines(step).steps}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -18,6 +18,7 @@ from pipelines.explore.inspect_document import show_document, show_rule
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
+from pipelines.reading.sources.record_field import RecordField
 from pipelines.reading.sources.source import Source
 from pipelines.stages.decide.c4_lines import C4Lines
 from pipelines.stages.decide.filter import Filter
@@ -26,6 +27,7 @@ from pipelines.stages.dedup.dedup_exact import DedupExact
 from pipelines.stages.dedup.dedup_minhash import DedupMinhash
 from pipelines.stages.measure.minhash_signatures import MinhashSignatures
 from pipelines.stages.measure.quality_signals import SIGNALS, QualitySignals
+from pipelines.stages.measure.record_fields import RecordFields
 from pipelines.stages.measure.text_hash import TextHash
 from pipelines.stages.measure.url_rules import UrlRules
 from pipelines.stages.pii.pii import Pii
@@ -235,6 +237,18 @@ def test_a_cluster_is_shown_with_its_differences(capsys: pytest.CaptureFixture[s
     )
     with pytest.raises(UserError, match="in no cluster of duplicates"):
         show_cluster(tmp_path / "out", "web/a.jsonl#3", 5, raw=False)
+
+
+def test_columns_that_are_called_cluster_and_hold_none_are_passed_over(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    stages = {
+        "record_fields": RecordFields({"topic_cluster": RecordField("text", type="string")}),
+        "text_hash": TextHash(), "dedup_exact": DedupExact(),
+    }  # fmt: skip
+    built_with(tmp_path, ["the same text " * 9] * 2, stages)
+    assert main(["inspect", str(tmp_path / "out"), "--cluster", "web/a.jsonl#1"]) == 0
+    assert capsys.readouterr().out.startswith("exact_cluster: 2 members in this corpus")
 
 
 def built_with(place: Path, texts: list[str], stages: dict[str, Any]) -> Path:

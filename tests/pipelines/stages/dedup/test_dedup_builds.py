@@ -7,10 +7,12 @@ import re
 from collections import defaultdict
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from gristmill.config import parse
 from gristmill.errors import ConfigError, UserError
+from pipelines.building import read_step
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import open_corpus
@@ -21,7 +23,7 @@ from pipelines.reading.sources.source import Source
 from pipelines.report.samples import read_samples
 from pipelines.stages.dedup.dedup_exact import DedupExact
 from pipelines.stages.dedup.dedup_minhash import DedupMinhash
-from pipelines.stages.dedup.keep_rule import KeepKey
+from pipelines.stages.dedup.keep_rule import KeepKey, key_types
 from pipelines.stages.measure.minhash_signatures import MinhashSignatures
 from pipelines.stages.measure.quality_signals import QualitySignals
 from pipelines.stages.measure.text_hash import TextHash
@@ -228,6 +230,33 @@ def test_the_result_is_the_same_for_any_shares_of_the_work(tmp_path, monkeypatch
     assert {"dedup_exact", "dedup_minhash"} <= {row["drop"] for row in first.values()}
 
 
+def test_names_of_sources_are_no_names_of_rounds(tmp_path, monkeypatch):
+    """Components are found in rounds whose files are named `stars-0.00000`."""
+    texts = [document.text for document in plant(9, 14)]
+    stages = (MinhashSignatures(), NEAR)
+    expected = corpus(tmp_path / "0", {"a": texts}, *stages)
+    monkeypatch.setattr("pipelines.cluster.shuffle.partitions_for.__defaults__", (20,))
+    found = corpus(tmp_path / "1", {"stars-0": texts}, *stages, part_bytes=16_000)
+    assert [row["drop"] for row in expected.values()] == [row["drop"] for row in found.values()]
+    assert "dedup_minhash" in {row["drop"] for row in found.values()}
+
+
+def test_records_that_sampling_leaves_out_may_fill_several_files(tmp_path, monkeypatch):
+    """They are in the quarantine, whose rows a read task writes in files of a million."""
+    texts = [f"{TEXT} {number // 2}" for number in range(120)]
+    monkeypatch.setattr(read_step, "_HELD_ROWS", 10)
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    source = Source("a", str(tmp_path), "jsonl", sample=0.5, part_bytes=1000)
+    config = CorpusConfig("c", str(tmp_path / "out"), (source,), steps(TextHash(), DedupExact()))
+    build(make_plan(config, take_inventory(config.sources, tmp_path / "out")), LocalCluster(), lambda line: None)
+    (record,) = (step for step in open_corpus(tmp_path / "out").steps if step.stage == "read")
+    assert sum(file.path.startswith("quarantine/") for file in record.manifest.files) > 3
+    rows = read(tmp_path / "out")
+    assert 30 < len(rows) < 90
+    numbers = [int(name.removeprefix("a/")) for name in rows]
+    assert len(kept(rows)) == len({number // 2 for number in numbers})
+
+
 class Dying(LocalCluster):
     left = 0
 
@@ -314,6 +343,8 @@ def test_a_keep_rule_over_a_column_without_an_order_is_refused(tmp_path):
     stages = (MinhashSignatures(num_perm=4), TextHash(), DedupExact(keep=(KeepKey(column="minhash"),)))
     with pytest.raises(UserError, match=r"keep: column 'minhash' is fixed_size_list.*expected numbers, times or text"):
         corpus(tmp_path, {"b": [TEXT]}, *stages)
+    with pytest.raises(UserError, match="keep: column 'half' is halffloat, expected numbers, times or text"):
+        key_types(pa.schema([("half", pa.float16())]), [KeepKey(column="half")])
 
 
 @pytest.mark.long
