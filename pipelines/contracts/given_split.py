@@ -4,7 +4,7 @@ documents.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -150,6 +150,25 @@ class IdSplit:
                 raise ConfigError(f"source {source}: split.{split}: no file {path}; expected one with one id per line")
         files = tuple((split, path, local_path(path).version()) for split, path in self._named())
         return _read_ids(files, source, self.field is None)
+
+
+@dataclass(frozen=True)
+class PublishedIdSplit(IdSplit):
+    """The split of a source of a published corpus. `recorded` is its identity when the corpus was built."""
+
+    recorded: Mapping[str, Any] = field(default_factory=dict)
+
+    def label(self, docs: pa.Table, source: str) -> pa.Array:
+        """Return the split of each document as `IdSplit.label` does. Raises ConfigError if a file of ids is not
+        the one that the corpus was built with.
+        """
+        now = self.identity(source)
+        for split, path in self._named():
+            if now[split] != self.recorded[split]:
+                raise ConfigError(
+                    f"source {source}: split.{split}: {path} has changed since the corpus was built; restore it, or build again"
+                )
+        return super().label(docs, source)
 
 
 GivenSplit = WholeSplit | FieldSplit | IdSplit

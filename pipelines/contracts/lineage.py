@@ -32,7 +32,7 @@ from pipelines.contracts.document import (
     parse_id,
     split_id,
 )
-from pipelines.contracts.given_split import SPLITS, GivenSplit, parse_split
+from pipelines.contracts.given_split import SPLITS, GivenSplit, IdSplit, PublishedIdSplit, parse_split
 from pipelines.contracts.manifest import (
     EARLIER,
     CorpusManifest,
@@ -293,7 +293,15 @@ class Corpus:
     @cached_property
     def _given(self) -> dict[str, GivenSplit | None]:
         where = str(self.directory / "manifest.json")
-        return {each["name"]: parse_split(each.get("split"), where) for each in self.manifest.config["sources"]}
+        funnel = next(step.manifest for step in self.steps if step.label == "funnel")
+        recorded = funnel.identity["inputs"].get("split", {})
+        splits: dict[str, GivenSplit | None] = {}
+        for source in self.manifest.config["sources"]:
+            split = parse_split(source.get("split"), where)
+            if isinstance(split, IdSplit):
+                split = PublishedIdSplit(**vars(split), recorded=recorded[source["name"]])
+            splits[source["name"]] = split
+        return splits
 
     def _check_rows(self) -> None:
         rows: dict[tuple[str, int], int] = {}

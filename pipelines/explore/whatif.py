@@ -192,6 +192,8 @@ def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
     corpus = open_corpus(config.place)
     if corpus.manifest.config["steps"] != without_places(plain_config(config))["steps"]:
         raise UserError(f"{config.output}: was built with steps other than those in this file; build it first")
+    if new := [source.name for source in config.sources if source.name not in corpus.manifest.sources]:
+        raise UserError(f"{config.output}: was built without the sources {', '.join(new)}; build it first")
     now = {entry.name: entry.stage for entry in config.steps if isinstance(entry.stage, Filter)}
     if not now:
         raise UserError(f"{config.name}: has no filter step, so there is no threshold to change")

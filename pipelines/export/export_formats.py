@@ -10,7 +10,7 @@ import json
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, time
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -86,6 +86,9 @@ def _finite(table: pa.Table) -> pa.Table:
         if pa.types.is_floating(field.type):
             column = table.column(number)
             table = table.set_column(number, field, pc.if_else(pc.is_finite(column), column, None))
+        elif pa.types.is_timestamp(field.type) and field.type.unit == "ns":  # Python's times have microseconds
+            exact = pa.timestamp("us", field.type.tz)
+            table = table.set_column(number, field.name, table.column(number).cast(exact, safe=False))
     return table
 
 
@@ -94,8 +97,7 @@ def _json(value: Any) -> bytes:
 
 
 def _in_json(value: Any) -> str:
-    assert isinstance(value, date), "columns of an export have scalar values"
-    return value.isoformat()
+    return value.isoformat() if isinstance(value, date | time) else str(value)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from gristmill.errors import UserError
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.lineage import Corpus
 from pipelines.contracts.parts import Part
-from pipelines.export.left_out import OPTIONAL_COLUMNS
+from pipelines.export.left_out import OPTIONAL_COLUMNS, is_scalar
 
 EXPORT_SCHEMA = pa.schema(
     [
@@ -51,11 +51,9 @@ def export_schema(
 def scalar_columns(corpus: Corpus) -> pa.Schema:
     """Return the schema of the scalar annotation columns that can be exported."""
     first = next(corpus.parts(), None)
-    written = [field for field in first.types if not pa.types.is_nested(field.type)] if first is not None else []
+    written = [field for field in first.types if is_scalar(field.type)] if first is not None else []
     reserved = (DROP, EDITS_COLUMN, SPLIT_COLUMN.name, *EXPORT_SCHEMA.names)
-    return pa.schema(
-        field for field in written if field.name not in reserved and not pa.types.is_fixed_size_binary(field.type)
-    )
+    return pa.schema(field for field in written if field.name not in reserved)
 
 
 def chosen_columns(corpus: Corpus, names: Sequence[str], where: str) -> list[pa.Field]:

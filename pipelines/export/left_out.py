@@ -89,9 +89,14 @@ def _columns(corpus: Corpus, schema: pa.Schema, without: Sequence[str]) -> dict[
     columns = dict.fromkeys((name for name in OPTIONAL_COLUMNS if name in without), _WITHOUT)
     for written in first.types if first is not None else ():
         if written.name not in (DROP, EDITS_COLUMN, *schema.names):
-            plain = not pa.types.is_nested(written.type) and not pa.types.is_fixed_size_binary(written.type)
-            columns[written.name] = _NOT_CHOSEN if plain else _NESTED
+            columns[written.name] = _NOT_CHOSEN if is_scalar(written.type) else _NESTED
     return columns
+
+
+def is_scalar(kind: pa.DataType) -> bool:
+    """Return whether the values of a type are text, numbers, booleans or times. Bytes have no form in JSON."""
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return not pa.types.is_nested(kind) and not is_bytes
 
 
 def _replaced(corpus: Corpus, source: str, schema: pa.Schema) -> dict[str, Any]:

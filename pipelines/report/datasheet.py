@@ -14,6 +14,7 @@ from gristmill.storage.store import digest, read_json
 from pipelines.contracts.manifest import load_corpus
 from pipelines.report.corpus_page import rule_effects
 from pipelines.report.numbers import FORMAT
+from pipelines.stages.materialise.column_profile import VALUE_LIMIT
 from pipelines.stages.pii.pii import Pii
 
 _REPORT = "report.json"
@@ -131,11 +132,12 @@ def _sources(report: Mapping[str, Any]) -> SheetTable:
 
 
 def _languages(report: Mapping[str, Any]) -> list[Block]:
-    rows = [
-        (source, value if value is not None else "none", documents, kept)
-        for source, columns in report["values"].items()
-        for value, documents, kept in (columns.get("language") or [])[:_LANGUAGES]
-    ]
+    rows: list[Any] = []
+    for source, columns in report["values"].items():
+        if "language" in columns and columns["language"] is None:
+            rows.append((source, f"more than {VALUE_LIMIT}", None, None))
+        counts = columns.get("language") or []
+        rows += [(source, value if value is not None else "none", *both) for value, *both in counts[:_LANGUAGES]]
     if not rows:
         return ["Languages were not identified."]
     return [SheetTable(("source", "language", "documents", "kept"), rows)]

@@ -54,7 +54,7 @@ class TrainingCorpus:
     fingerprint: str
     tokenizer: TokenizerRecord
     directory: Location
-    shard_set: str
+    shard_set: str | None
     mixtures: dict[str, dict[str, float]]
     train: dict[str, SourceStream]
     validation: dict[str, SourceStream]
@@ -87,17 +87,19 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
     train: dict[str, SourceStream] = {}
     validation: dict[str, SourceStream] = {}
     test: dict[str, SourceStream] = {}
+    seen: set[str] = set()
     for directory, part in zip(directories, parts, strict=True):
         if part.tokenizer.xxh3_128 != first.tokenizer.xxh3_128:
             raise UserError(
                 f"{directory}: made with tokenizer {part.tokenizer.xxh3_128}, {directories[0]} with "
                 f"{first.tokenizer.xxh3_128}; corpora read together need the same tokenizer"
             )
-        shared = _sources(part.train) & _sources(train)
-        if shared:
+        own = _sources((*part.train, *part.validation, *part.test, *part.empty))
+        if shared := own & seen:
             raise UserError(
                 f"{directory}: the sources {', '.join(sorted(shared))} are in an earlier corpus too; rename them"
             )
+        seen |= own
         train.update(part.train)
         validation.update(part.validation)
         test.update(part.test)
@@ -106,7 +108,8 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
     empty = frozenset[str]().union(*(part.empty for part in parts))
     columns = frozenset.intersection(*(part.columns for part in parts))
     span_types = frozenset.intersection(*(part.span_types for part in parts))
-    common = (fingerprint, first.tokenizer, first.directory, first.shard_set, mixtures)
+    name = first.shard_set if len({part.shard_set for part in parts}) == 1 else None
+    common = (fingerprint, first.tokenizer, first.directory, name, mixtures)
     return TrainingCorpus(*common, train, validation, empty, columns, test, span_types)
 
 

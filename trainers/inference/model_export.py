@@ -360,6 +360,11 @@ def _load_export(path: LocalPath, origin: dict[str, Any]) -> Trained:
 def _require_language_head(path: LocalPath, config: Job) -> None:
     if isinstance(config, Finetuning) and config.head_kind is not None:
         raise UserError(f"{path}: holds a model with the head of a task, which writes no text; use `trainers predict`")
+    if isinstance(config, Finetuning) and (config.method.virtual_tokens or config.method.prefix_length):
+        raise UserError(
+            f"{path}: was fine-tuned with {config.method.kind}, and only the inputs of its task begin with what that trained; "
+            f"use `trainers predict`"
+        )
 
 
 def _exported_model(path: Path, sizes: Model) -> Any:

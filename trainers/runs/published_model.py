@@ -46,6 +46,7 @@ _DECISIVE = (
     *(
         "conv_act",
         "pooler_hidden_act",
+        "ff_activation",
         "decoder_ffn_dim",
         "type_vocab_size",
         "scale_decoder_outputs",

@@ -131,7 +131,9 @@ class Candidates:
 
 
 def check_against(against: Sequence[str]) -> None:
-    """Raise ValueError if `parse_location` rejects one of the locations."""
+    """Raise ValueError if `parse_location` rejects one of the locations, or if one occurs twice."""
+    if twice := [directory for number, directory in enumerate(against) if directory in against[:number]]:
+        raise ValueError(f"against: {twice[0]!r} occurs twice; its documents would count twice")
     for directory in against:
         try:
             parse_location(directory, field="against")
@@ -166,6 +168,10 @@ def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> li
         )
     for directory in against:
         corpus = open_corpus(parse_location(directory))
+        if parts and corpus.directory == parts[0].directory.parent:
+            raise UserError(
+                f"against: {directory}: is the corpus that is being built, so each document would be its own copy"
+            )
         for part in corpus.parts():
             if not part.has(column):
                 raise UserError(

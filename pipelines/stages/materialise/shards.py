@@ -102,7 +102,7 @@ class Shards(CorpusStage):
     column, a line feed separates them.
     """
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     makes_shards: ClassVar[bool] = True
 
     def check(self) -> None:
@@ -142,10 +142,10 @@ class Shards(CorpusStage):
             except ValueError as error:
                 raise ValueError(f"group_by[{number}]: {error}") from None
 
-    @property
-    def split(self) -> ValidationSplit:
-        """The split settings of this step."""
-        return ValidationSplit(self.split_by, self.validation_share, self.seed)
+    def split(self, parts: Sequence[Part]) -> ValidationSplit:
+        """Return the split settings of this step, for all of its parts."""
+        is_hashed = all(part.has("text_hash") for part in parts if part.given is None)
+        return ValidationSplit(self.split_by, self.validation_share, self.seed, is_hashed)
 
     @property
     def groups(self) -> tuple[GroupBy, ...]:
@@ -225,6 +225,7 @@ class Shards(CorpusStage):
         if self.group_by:
             refuse_many_groups(grouping, parts, cluster, out.name)
         record, encoder = self._tokenizer(out)
+        split = self.split(parts)
         first = {part.source: part.index for part in reversed(parts)}
         measures = [
             _MeasureTask(part, record.file, out, self.check_documents if first[part.source] == part.index else 0)
@@ -233,12 +234,12 @@ class Shards(CorpusStage):
         measured = gather(cluster, measure_kept, measures, lambda task: f"shards: part {task.part.name}")
         sizes, compared = [size for size, _ in measured], sum(number for _, number in measured)
         tasks = [
-            _EncodeTask(self, out, record.file, group, number, grouping)
+            _EncodeTask(self, out, record.file, group, number, grouping, split)
             for number, group in _groups(parts, sizes, self.shard_bytes)
         ]
         receipts = gather(cluster, encode_documents, tasks, lambda task: f"shards: {task.unit}")
         shards = [shard for receipt in receipts for shard in receipt.counts["shards"]]
-        overlap = measure_overlap(self.split, parts, out, cluster)
+        overlap = measure_overlap(split, parts, out, cluster)
         files = [asdict(file) for receipt in receipts for file in receipt.files]
         if self.is_path:
             files.append(asdict(out.directory.record("tokenizer.json")))
@@ -367,6 +368,7 @@ class _EncodeTask:
     parts: tuple[Part, ...]
     number: int
     grouping: DomainGroups
+    split: ValidationSplit
 
     @property
     def source(self) -> str:
@@ -384,13 +386,13 @@ def encode_documents(task: _EncodeTask) -> Receipt:
     receipt = task.out.receipt(task.unit)
     if receipt is None:
         grouped = (each.column for each in task.grouping.levels(task.parts[0]))
-        columns = ("id", EDITED_TEXT, *task.stage.split.columns(task.parts[0]), *grouped)
+        columns = ("id", EDITED_TEXT, *task.split.columns(task.parts[0]), *grouped)
         rows = [part.kept_rows() for part in task.parts]
         tables = [part.table(columns, own) for part, own in zip(task.parts, rows, strict=True)]
         kept = pa.concat_tables(tables).combine_chunks()
         labels = [part.splits() for part in task.parts]
         given = [label.take(own) for label, own in zip(labels, rows, strict=True) if label is not None]
-        numbers = task.stage.split.assign(kept, pa.concat_arrays(given) if given else None)
+        numbers = task.split.assign(kept, pa.concat_arrays(given) if given else None)
         contents: dict[str, Content] = {}
         shards = []
         for group, split, mask in _shares(task.grouping.assign(kept, task.parts[0]), numbers):

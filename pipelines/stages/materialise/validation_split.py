@@ -20,12 +20,13 @@ from pipelines.contracts.reads import EDITED_TEXT, Column, TableInput
 @dataclass(frozen=True)
 class ValidationSplit:
     """The split settings of a `shards` step: the fields `split_by`, `validation_share` and `seed` of its
-    YAML.
+    YAML. If `is_hashed` is true, all parts have the column `text_hash`, and it says which texts are equal.
     """
 
     split_by: str
     validation_share: float
     seed: int
+    is_hashed: bool = False
 
     def assign(self, docs: pa.Table, given: pa.Array | None) -> np.ndarray:
         """Return each document's split as an index into SPLITS, int8 [n]. `given` holds the name of each
@@ -51,7 +52,7 @@ class ValidationSplit:
         if self.split_by in ("file", "host"):
             return (Column("id"), Column("url")) if self.split_by == "host" else (Column("id"),)
         clusters = ("exact_cluster", "minhash_cluster") if self.split_by == "cluster" else ()
-        text = Column("text_hash") if part.has("text_hash") else EDITED_TEXT
+        text = Column("text_hash") if self.is_hashed else EDITED_TEXT
         return (text, *(Column(name, optional=True) for name in clusters))
 
 

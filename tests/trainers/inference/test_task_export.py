@@ -445,6 +445,14 @@ def test_a_head_without_a_stock_class_is_written_for_us_alone(bases, files, tmp_
         assert trained == set(weights)
 
 
+@pytest.mark.parametrize("method", ["prompt", "p_tuning", "prefix", "p_tuning_v2"])
+def test_prompts_that_only_inputs_of_the_task_have_are_not_left_out_of_other_texts(bases, files, tmp_path, method):
+    run = LocalPath(tmp_path / "run")
+    run_of(run, job_of(bases("gpt2"), files, "generate", method=method))
+    with pytest.raises(UserError, match=f"was fine-tuned with {method}, and only the inputs of its task begin with"):
+        load_trained(run)
+
+
 def test_what_cannot_be_a_base_is_one_line(bases, files, tmp_path):
     job = job_of(bases("bert"), files, "classify", method="prefix")
     run = LocalPath(tmp_path / "run")

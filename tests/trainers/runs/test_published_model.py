@@ -282,6 +282,7 @@ def test_tensors_come_from_a_model_with_any_head_or_none(stock, tmp_path):
         ("canine", {"num_hash_functions": 4}, "num_hash_functions: got 4, allowed 8"),
         ("canine", {"num_hash_buckets": 99}, "num_hash_buckets: got 99, allowed 64"),
         ("xlnet", {"bi_data": True}, "bi_data: got True, allowed False"),
+        ("xlnet", {"ff_activation": "relu"}, "ff_activation: .* has 'relu'"),
         ("gpt", {"afn": "relu"}, "afn: .* has 'relu'"),
     ],
 )
