@@ -1,6 +1,7 @@
 """What-if: the answer equals that of a build, or is an interval that contains it."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -155,6 +156,13 @@ def test_mistakes(corpus, change, message):
     _, config, _ = corpus(RULES)
     with pytest.raises(UserError, match=message):
         what_if(config, [change]).run(full=False)
+
+
+def test_a_source_that_is_not_built_yet_is_an_error(corpus):
+    _, config, _ = corpus(RULES)
+    more = replace(config, sources=(*config.sources, replace(config.sources[0], name="more")))
+    with pytest.raises(UserError, match="was built without the sources more; build it first"):
+        what_if(more, ["filter.word_count.at_least=35"])
 
 
 @pytest.mark.long

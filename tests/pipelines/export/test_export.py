@@ -1,8 +1,10 @@
 """Exports as Parquet and JSON lines, against the kept, edited text of the corpus that they come from."""
 
 import gzip
+import io
 import json
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -26,6 +28,7 @@ from pipelines.contracts.manifest import load_corpus, save_corpus
 from pipelines.contracts.reads import TEXT
 from pipelines.contracts.stage import PartStage
 from pipelines.export.exported_documents import EXPORT_SCHEMA
+from pipelines.export.left_out import is_scalar
 from pipelines.export.text_export import export_corpus
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
@@ -141,6 +144,27 @@ def test_annotations_are_exported_with_the_text(corpus: Path, tmp_path: Path, ki
     assert [(row["word_count"], row["n_chars"]) for row in rows["web"]] == expected
     assert len(set(expected)) > 10
     assert rows["code"][0].get("word_count") is None
+
+
+TIMES = {
+    "nanoseconds": pa.array([1_500_000_001, None], pa.timestamp("ns")),
+    "daily": pa.array([3600, 7205], pa.time32("s")),
+    "price": pa.array([Decimal("1.50"), None], pa.decimal128(9, 2)),
+    "lasted": pa.array([90, 1], pa.duration("s")),
+}
+
+
+def test_values_that_json_lacks_are_text_in_json_lines() -> None:
+    schema = pa.schema([(name, values.type) for name, values in TIMES.items()])
+    sink = io.BytesIO()
+    formats.write_jsonl(schema, sink, iter([pa.table(TIMES)]))
+    rows = [json.loads(line) for line in gzip.decompress(sink.getvalue()).splitlines()]
+    assert rows == [
+        {"nanoseconds": "1970-01-01T00:00:01.500000", "daily": "01:00:00", "price": "1.50", "lasted": "0:01:30"},
+        {"nanoseconds": None, "daily": "02:00:05", "price": None, "lasted": "0:00:01"},
+    ]
+    assert not any(is_scalar(kind) for kind in (pa.binary(), pa.large_binary(), pa.binary(4), pa.list_(pa.int8())))
+    assert all(is_scalar(values.type) for values in TIMES.values())
 
 
 def test_the_manifest_of_an_export(corpus: Path, tmp_path: Path) -> None:

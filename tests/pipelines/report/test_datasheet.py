@@ -65,6 +65,17 @@ def tables(markdown):
     ]
 
 
+def test_a_source_of_very_many_languages_is_listed(report):
+    """Of more than 256 values, the report has no counts."""
+    many = {**report, "values": {**report["values"], "web": {"language": None}, "more": {"language": [["en", 4, 4]]}}}
+    found = next(
+        table
+        for table in tables(datasheet_markdown("sheet", datasheet(many, DatasheetNotes())))
+        if "language" in table[0]
+    )
+    assert [row[:2] for row in found[1:]] == [["web", "more than 256"], ["more", "en"]]
+
+
 def test_figures_are_those_of_the_report(report):
     found = tables(datasheet_markdown("sheet", datasheet(report, DatasheetNotes())))
     sources = next(table for table in found if "licence" in table[0])

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import pipelines
 from gristmill.errors import ConfigError, CorruptFileError, UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.parsing import parse_location
@@ -24,7 +25,7 @@ from trainers.objectives.causal import Causal
 from trainers.objectives.shared.context import Context
 from trainers.recipes import llama_tiny
 from trainers.rows.batch import IGNORED, Frame
-from trainers.runs.resolve import resolve
+from trainers.runs.resolve import resolve, resolve_data
 
 BOS, EOS, PAD = (SPECIAL_IDS[mark] for mark in ("<bos>", "<eos>", "<pad>"))
 LENGTH = 64
@@ -342,6 +343,46 @@ def test_corpora_that_do_not_fit_together_are_refused(corpus_directory, tmp_path
         open_corpus((str(corpus_directory),), "bytes")
     with pytest.raises(UserError, match="in an earlier corpus too"):
         open_corpus((str(corpus_directory), str(corpus_directory)), None)
+
+
+@pytest.fixture
+def small_corpus(tmp_path):
+    """A function that builds a corpus of sources, each with its split or null, and returns its directory."""
+
+    def make(name, shard_set, **sources):
+        lines = [
+            f"  - {{name: {source}, root: {tmp_path}/text, format: text, split: {split}}}"
+            for source, split in sources.items()
+        ]
+        (tmp_path / "text").mkdir(exist_ok=True)
+        for number in range(20):
+            (tmp_path / "text" / f"{number}.txt").write_text(f"Text {number} of a few words.")
+        (tmp_path / "corpus.yaml").write_text(
+            f"name: {name}\noutput: {tmp_path}/{name}\nsources:\n" + "\n".join(lines) + "\nsteps:\n"
+            "  - learn_tokenizer: {kind: bytes}\n  - shards: {tokenizer: learn_tokenizer, validation_share: 0.2}\n"
+            f"    name: {shard_set}\n"
+        )
+        pipelines.build(tmp_path / "corpus.yaml", in_process=True)
+        return str(tmp_path / name)
+
+    return make
+
+
+def test_sources_that_share_a_name_are_refused_even_if_one_only_validates(small_corpus):
+    train = small_corpus("one", "shards", web="null", other="null")
+    with pytest.raises(UserError, match="the sources web are in an earlier corpus too; rename them"):
+        open_corpus((train, small_corpus("two", "shards", web="validation", more="null")), None)
+    dev = [small_corpus(name, "shards", dev="validation", **{name: "null"}) for name in ("three", "four")]
+    with pytest.raises(UserError, match="the sources dev are in an earlier corpus too; rename them"):
+        open_corpus(tuple(dev), None)
+
+
+def test_shard_sets_of_two_corpora_may_have_different_names(small_corpus):
+    corpora = (small_corpus("one", "first", a="null"), small_corpus("two", "second", b="null"))
+    opened = open_corpus(corpora, None)
+    resolved = resolve_data(Data(corpora=corpora), opened, 10_000)
+    assert open_corpus(corpora, resolved.shard_set).fingerprint == opened.fingerprint
+    assert resolve_data(Data(corpora=corpora[:1]), open_corpus(corpora[:1], None), 10_000).shard_set == "first"
 
 
 def huge(name, sequences, length=64):

@@ -230,6 +230,34 @@ def test_a_takedown_counts_splits_again_and_needs_no_lists(corpus, tmp_path):
     assert "splits" not in load_corpus(corpus.root).sources["web"]
 
 
+def test_a_list_that_changed_since_the_build_is_refused(corpus, tmp_path):
+    """Its splits would be others than those of the shards."""
+    write_ids(tmp_path, True)
+    corpus(PRINTED, TOKENS)
+    parts = list(open_corpus(corpus.root).parts())
+    assert set(pa.chunked_array([part.splits() for part in parts]).to_pylist()) == set(SPLITS)
+    (tmp_path / "dev.txt").write_text("web/all.jsonl#1\n")
+    message = (
+        r"source web: split.validation: .*dev.txt has changed since the corpus was built; restore it, or build again"
+    )
+    for part in open_corpus(corpus.root).parts():
+        with pytest.raises(ConfigError, match=message):
+            part.splits()
+    with pytest.raises(ConfigError, match=message):
+        export_corpus(corpus.root, tmp_path / "export", "parquet", None)
+    forget(corpus.root, ["web/all.jsonl#22"], [])
+    assert "splits" not in load_corpus(corpus.root).sources["web"]
+
+
+def test_equal_texts_stay_together_if_only_some_sources_have_hashes(corpus):
+    sources = "\n".join(f"  - {{{{name: {name}, root: {{root}}/all.jsonl, format: jsonl}}}}" for name in "ab")
+    steps = "  - text_hash: {}\n    sources: [a]\n" + TOKENS.replace("0.2", "0.5, split_by: content")
+    found = by_split(corpus.root, corpus(sources, steps))
+    assert found["train"]
+    assert found["validation"]
+    assert not set(found["train"]) & set(found["validation"])
+
+
 def test_spans_of_held_out_documents_stay(corpus):
     manifest = corpus(FIELD, "  - dedup_spans: {unit: sentence, min_left_words: 0}\n" + TOKENS)
     assert manifest.sources["web"]["splits"]["validation"] == {"documents": 5, "kept": 5}
