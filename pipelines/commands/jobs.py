@@ -114,11 +114,17 @@ def attempts(client: Client, submission: str) -> list[SubmittedJob]:
     """
     by_number = {}
     for details in client.list_jobs():
-        name = details.submission_id or ""
-        number = "1" if name == submission else name.removeprefix(f"{submission}-")
-        if name == submission or (name != number and number.isdecimal()):
-            by_number[int(number)] = _job(details)
+        if number := _number(details.submission_id or "", submission):
+            by_number[number] = _job(details)
     return [by_number[number] for number in sorted(by_number)]
+
+
+def _number(job_id: str, submission: str) -> int:
+    """Return which attempt at a submission a job is, counted from 1; 0 if it is none."""
+    if job_id == submission:
+        return 1
+    suffix = job_id.removeprefix(f"{submission}-")
+    return int(suffix) if suffix != job_id and suffix.isdecimal() else 0
 
 
 def jobs(client: Client) -> list[SubmittedJob]:
@@ -158,7 +164,8 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob
     if before and before[-1].status == "SUCCEEDED":
         say(f"{before[-1].id}: has already succeeded; to run the same work again, name a --slot")
         return before[-1]
-    job = _start(client, work, launch, len(before) + 1, say)
+    # Earlier attempts may have been deleted.
+    job = _start(client, work, launch, _number(before[-1].id, work.id) + 1 if before else 1, say)
     older = [other for other in _same_command(client, work) if _age(other) < _age(job)]
     if older:
         say(f"{job.id}: {older[0].id} was submitted at the same moment, but earlier; stopping {job.id}")

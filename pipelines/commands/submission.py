@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -137,8 +138,9 @@ def _named(word: str, directory: Path) -> str | None:
     """
     value = word.partition("=")[2] or word
     for name in (word, value):
-        if (directory / name).is_file():
-            return name
+        with suppress(OSError):  # a word too long to name a file
+            if (directory / name).is_file():
+                return name
     if value.endswith((".yaml", ".yml")) and not Path(value).is_absolute():
         raise ConfigError(f"COMMAND: {value}: no such file below {directory}, from which the job is submitted")
     return None

@@ -198,7 +198,7 @@ def _read_ids(files: tuple[tuple[str, str, Any], ...], source: str, of_documents
         with attach_filename(local_path(path)):
             content = local_path(path).read_bytes()
         try:
-            lines = content.decode("utf-8-sig").splitlines()
+            lines = content.decode("utf-8-sig").split("\n")
         except UnicodeDecodeError as error:
             raise ConfigError(f"{where}: not UTF-8 at byte {error.start}; expected one id per line") from None
         ids = [line.strip() for line in lines if line.strip()]

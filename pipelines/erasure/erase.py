@@ -27,23 +27,28 @@ from pipelines.planning.corpus import CorpusConfig
 
 def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath | None) -> None:
     """Forget the documents listed in the files `ids` and `urls`, one id or URL per line; without either,
-    finish an interrupted run. Print what was done and, if `runs` is given, which training runs below it may
-    have read the documents.
+    finish an interrupted run. Print what was done, which URLs no document has and, if `runs` is given, which
+    training runs below it may have read the documents.
 
-    Raises UserError if the corpus is not on a local disk or an input file is not UTF-8, and CorruptFileError
-    if a scan of the corpus directory still finds one of the documents. Also raises the errors of `forget`.
+    Raises UserError if the corpus is not on a local disk, an input file is not UTF-8 or `runs` is no
+    directory, and CorruptFileError if a scan of the corpus directory still finds one of the documents. Also
+    raises the errors of `forget`.
     """
     console = Console(highlight=False, markup=False)
     directory = _require_local(corpus)
     before = open_corpus(directory)
+    if runs is not None and not runs.is_dir():
+        raise UserError(f"--runs: {runs}: no such directory; name the one that holds the training runs")
     identifiers, addresses = _read_lines(ids), _read_lines(urls)
-    keys, texts = _find_targets(before, identifiers, addresses)
+    keys, texts, unknown = _find_targets(before, identifiers, addresses)
     probes = make_probes(texts)
     texts.clear()
     with lock(directory, "forgetting documents", console.print, wait=False) as lease:
         names, written = forget(directory, identifiers, addresses, lease.check)
     for name in names:
         console.print(f"forgotten: {printable(name)}", soft_wrap=True)
+    for url in unknown:
+        console.print(f"no document has the URL {printable(url)}", soft_wrap=True)
     console.print(
         f"{written} files rewritten; counts, funnel and manifest describe the remaining documents", soft_wrap=True
     )
@@ -53,7 +58,10 @@ def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath
     )
     after = open_corpus(directory)
     others = sorted({after.printed_id(identifier) for hit in hits for identifier in hit.ids if identifier not in keys})
-    left = [hit.path for hit in hits if not hit.ids or any(identifier in keys for identifier in hit.ids)]
+    rows_left = [hit for hit in hits if any(identifier in keys for identifier in hit.ids)]
+    # A file without ids may hold these excerpts of the remaining documents.
+    shared = {probe for hit in hits if hit.ids and hit not in rows_left for probe in hit.probes}
+    left = [hit.path for hit in hits if hit in rows_left or (not hit.ids and not hit.probes <= shared)]
     if left:
         raise CorruptFileError(f"{directory}: still there, in {', '.join(left)}; this is a defect: please report it")
     if others:
@@ -69,14 +77,16 @@ def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath
 
 def _find_targets(
     corpus: Corpus, identifiers: Sequence[str], addresses: Sequence[str]
-) -> tuple[list[bytes], list[str]]:
-    """Return the ids of the documents to forget, and the texts of those that have not been removed yet. If a
-    run was interrupted, these are its documents, not the requested ones.
+) -> tuple[list[bytes], list[str], list[str]]:
+    """Return the ids of the documents to forget, the texts of those that have not been removed yet, and the
+    URLs that no document has. If a run was interrupted, these are its documents, not the requested ones, and
+    no URLs.
     """
     pending = [corpus.find(doc["id"]) for doc in read_tombstone(corpus.directory)["pending"]]
-    documents = pending or find_documents(corpus, identifiers, addresses)
+    documents, unknown = (pending, []) if pending else find_documents(corpus, identifiers, addresses)
     located = [each for each in documents if isinstance(each, Located)]
-    return [each.id for each in documents], [each.part.table(("text",))["text"][each.row].as_py() for each in located]
+    texts = [each.part.table(("text",))["text"][each.row].as_py() for each in located]
+    return [each.id for each in documents], texts, unknown
 
 
 def _require_local(location: Location) -> LocalPath:
@@ -91,7 +101,7 @@ def _read_lines(path: Path | None) -> list[str]:
     if path is None:
         return []
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").split("\n")]
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 at byte {error.start}; expected one id or URL per line") from None
     return [line for line in lines if line and not line.startswith("# ")]

@@ -72,12 +72,13 @@ class _Doc:
     row: int
 
 
-def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[str]) -> list[Located]:
-    """Return the documents with these ids (printed or hex), and all documents with these URLs (as stored, or
-    in normal form if a step wrote `url_normal`). Ids of quarantined records are skipped. Raises UserError for
-    an unknown id.
+def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[str]) -> tuple[list[Located], list[str]]:
+    """Return the documents with these ids (printed or hex) and all documents with these URLs (as stored, or
+    in normal form if a step wrote `url_normal`), and the URLs that no document has. Ids of quarantined
+    records are skipped. Raises UserError for an unknown id.
     """
     documents = {}
+    known: set[str] = set()
     for identifier in identifiers:
         located = corpus.find(identifier)
         if not isinstance(located, Quarantined):
@@ -88,12 +89,14 @@ def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[st
         table = part.table(("id", *names))
         hit = pa.array([False] * part.rows, pa.bool_())
         for name in names:
-            hit = pc.or_(hit, pc.is_in(table[name].combine_chunks(), value_set=wanted))
+            having = pc.is_in(table[name].combine_chunks(), value_set=wanted)
+            known.update(table[name].filter(having).to_pylist())
+            hit = pc.or_(hit, having)
         for identifier in table.filter(hit)["id"].to_pylist():
             located = corpus.find(identifier.hex())
             assert isinstance(located, Located)
             documents[identifier] = located
-    return list(documents.values())
+    return list(documents.values()), [url for url in wanted.to_pylist() if url not in known]
 
 
 def forget(
@@ -136,7 +139,7 @@ def _begin(
         raise UserError(
             f"{directory}: forgetting was interrupted; finish it first: python -m pipelines forget {directory}"
         )
-    for found in () if begun else find_documents(corpus, identifiers, urls):
+    for found in () if begun else find_documents(corpus, identifiers, urls)[0]:
         tombstone["asked"] = request
         doc = _Doc(found.source, found.path, found.record, found.id.hex(), found.part.index, found.row)
         tombstone["pending"].append(asdict(doc))

@@ -1,4 +1,4 @@
-"""Scan every file under a corpus directory for excerpts of texts and for document ids."""
+"""Scan the files under a corpus directory for excerpts of texts and for document ids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from pipelines.contracts.manifest import open_table
 
 _PROBE_BYTES = 48  # long enough that a match is not a coincidence
 _PROBES = 16
-_LEAST_BYTES, _LEAST_DIFFERENT = 16, 8  # shorter or more monotonous probes occur in manifests and vocabularies too
+_LEAST_BYTES, _LEAST_DIFFERENT = 16, 8  # shorter or more monotonous probes occur in manifests too
+_TOKENIZER = "tokenizer.json"  # learned from many documents, and remains; a token may be the whole text of a document
 
 
 def make_probes(texts: Sequence[str]) -> list[bytes]:
@@ -33,47 +34,47 @@ def make_probes(texts: Sequence[str]) -> list[bytes]:
 @dataclass(frozen=True)
 class Hit:
     """A file in which `scan` found an excerpt or an id. `ids` are the document ids (16 bytes each) of the
-    matching rows; there are none if the file has no column of ids.
+    matching rows; there are none if the file has no column of ids. `probes` are the excerpts found.
     """
 
     path: str
     ids: tuple[bytes, ...]
+    probes: frozenset[bytes]
 
 
 def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tuple[list[Hit], int, int]:
-    """Search all files below `directory`, and return (hits, number of files read, number of bytes read). A
-    file is a hit if it contains one of the excerpts `probes` or, for an Arrow file, a row of a document in
-    `ids`. Raises CorruptFileError for an unreadable file.
+    """Search all files below `directory` except tokenizers, and return (hits, number of files read, number of
+    bytes read). A file is a hit if it contains one of the excerpts `probes` or, for an Arrow file, a row of a
+    document in `ids`. Raises CorruptFileError for an unreadable file.
     """
     hits, files, size = [], 0, 0
     wanted = pa.array(ids, ID)
-    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+    for path in sorted(path for path in directory.rglob("*") if path.name != _TOKENIZER and path.is_file()):
         try:
             length = path.stat().st_size
-            matched = _matching_ids(path, probes, wanted) if path.suffix == ".arrow" else _matching_bytes(path, probes)
+            is_table = path.suffix == ".arrow"
+            matching, found = _match_rows(path, probes, wanted) if is_table else ([], _match_bytes(path, probes))
         except FileNotFoundError:
             continue
         except (pa.ArrowException, OSError) as error:
             raise CorruptFileError(f"{path}: cannot be read, and may hold them: {error}") from error
         files += 1
         size += length
-        if matched is not None:
-            hits.append(Hit(path.relative_to(directory).as_posix(), tuple(matched)))
+        if matching or found:
+            hits.append(Hit(path.relative_to(directory).as_posix(), tuple(matching), frozenset(found)))
     return hits, files, size
 
 
-def _matching_bytes(path: Path, probes: Sequence[bytes]) -> list[bytes] | None:
-    """Return an empty list if the file contains a probe, otherwise None. The file is not searched for ids."""
+def _match_bytes(path: Path, probes: Sequence[bytes]) -> set[bytes]:
+    """Return the probes that the file contains. The file is not searched for ids."""
     data = path.read_bytes()
-    return [] if any(probe in data for probe in probes) else None
+    return {probe for probe in probes if probe in data}
 
 
-def _matching_ids(path: Path, probes: Sequence[bytes], wanted: pa.Array) -> list[bytes] | None:
-    """Return the document ids of the matching rows (an empty list if the file has no ids), or None if no row
-    matches.
-    """
-    any_hit = False
+def _match_rows(path: Path, probes: Sequence[bytes], wanted: pa.Array) -> tuple[list[bytes], set[bytes]]:
+    """Return the document ids of the matching rows (none if the file has no ids), and the probes found."""
     ids: list[bytes] = []
+    found: set[bytes] = set()
     with open_table(path) as source:
         reader = pa.ipc.open_file(source)
         for number in range(reader.num_record_batches):
@@ -86,8 +87,9 @@ def _matching_ids(path: Path, probes: Sequence[bytes], wanted: pa.Array) -> list
                     mask = pc.or_(mask, pc.is_in(column, value_set=wanted))
                 elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
                     for probe in probes:
-                        mask = pc.or_(mask, pc.fill_null(pc.match_substring(column, probe), False))
-            if pc.any(mask).as_py():
-                any_hit = True
-                ids += identifiers.filter(mask).to_pylist() if identifiers is not None else []
-    return ids if any_hit else None
+                        holding = pc.fill_null(pc.match_substring(column, probe), False)
+                        if pc.any(holding).as_py():
+                            found.add(probe)
+                            mask = pc.or_(mask, holding)
+            ids += identifiers.filter(mask).to_pylist() if identifiers is not None else []
+    return ids, found

@@ -28,6 +28,12 @@ from pipelines.stages.measure.record_fields import RecordFields
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _REMOTE = Remote()
+_TAKEN = {
+    "read": "the reading of the sources",
+    "funnel": "the step that counts the documents of every corpus",
+    "quarantined": "the quarantined records in what an export leaves out",
+}
+"""Names that a step cannot have."""
 
 
 @dataclass(frozen=True)
@@ -307,7 +313,11 @@ def _check(config: CorpusConfig, where: str) -> None:
         at = f"{where}: steps[{number}] ({step.name})"
         if not _NAME.fullmatch(step.name):
             raise ConfigError(f"{at}: name: got {step.name!r}, expected lower-case letters, digits and underscores")
-        if step.name in seen or step.name == "read":
+        if step.name in _TAKEN:
+            raise ConfigError(
+                f"{at}: the step name {step.name!r} is taken by {_TAKEN[step.name]}; give this one another"
+            )
+        if step.name in seen:
             raise ConfigError(f"{at}: the step name {step.name!r} occurs twice; give this one a `name`")
         for source in step.sources or ():
             if source not in sources:

@@ -2,20 +2,17 @@
 and other columns.
 """
 
-import csv
-import io
+import json
 import os
 import re
 import tarfile
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
-
-import orjson
 
 from gristmill.terminal import human_bytes
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
@@ -24,6 +21,10 @@ from pipelines.reading.entries.archives import TarInput, is_tar_name
 from pipelines.reading.entries.decompress import DecodeBudget, decompress
 from pipelines.reading.entries.files import SourceFile, file_chunks
 from pipelines.reading.entries.reasons import BrokenInput
+from pipelines.reading.entries.records import Bad
+from pipelines.reading.formats.csv_rows import Rows, headers
+from pipelines.reading.formats.json_document import elements, skip_to_json
+from pipelines.reading.formats.json_lines import LongRecord, lines
 from pipelines.reading.git.git_refs import git_directory
 from pipelines.reading.sources.record_field import ColumnType, typed_value
 from pipelines.reading.sources.registry import FORMATS
@@ -31,8 +32,9 @@ from pipelines.reading.sources.registry import FORMATS
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zstd")
 _KINDS = {suffix: name for name, kind in FORMATS.items() for suffix in kind.suffixes}
 _ZIPS = (".zip", ".whl")
+_SAMPLED_FILES = 16
 _SAMPLED_RECORDS = 200
-_SAMPLED_BYTES = 16 << 20
+_SAMPLED_BYTES = 64 << 20  # of one file: a record of any length that is read by default
 _SAMPLED_MEMBERS = 200
 _ARCHIVE_BYTES = 1 << 30  # decoded of a compressed tar, while looking at its members
 _COLUMN = re.compile(r"[a-z][a-z0-9_]*")
@@ -57,10 +59,10 @@ class FileGroup:
       that the format puts into `meta`
     - `turns`: for conversations, the field that holds the turns, and the template of a turn
 
-    `text_field`, `url_field` and `turns` are inferred from the first records of one file. If conversations
-    have more text than the longest field, `turns` is set and `text_field` is None; otherwise, `turns` is
-    None. `text_field` is also None if no field has text. For archives, and for formats without fields,
-    `text_field` is `text` and `url_field` is `url`.
+    `text_field`, `url_field` and `turns` are inferred from the first records of the first file that has text.
+    If conversations have more text than the longest field, `turns` is set and `text_field` is None;
+    otherwise, `turns` is None. `text_field` is also None if no field has text. For archives, and for formats
+    without fields, `text_field` is `text` and `url_field` is `url`.
     """
 
     kind: str
@@ -103,7 +105,7 @@ def group_files(directory: Path) -> tuple[list[FileGroup], Counter[str]]:
     for (kind, packed), files in sorted(found.items()):
         suffixes = sorted({suffix for _, suffix, _ in files})
         outer = sorted({_suffix(path) for path, _, _ in files}) if packed else suffixes
-        text, url, columns, turns = _fields(kind, files[0][0]) if not packed else ("text", "url", (), None)
+        text, url, columns, turns = _fields(kind, [] if packed else [path for path, *_ in files])
         size = sum(size for *_, size in files)
         members = tuple(f"**/*{suffix}" for suffix in suffixes) if packed else ()
         columns = columns or FORMATS[kind].columns
@@ -181,11 +183,20 @@ def _open_tar(path: Path) -> tarfile.TarFile:
     return tarfile.open(fileobj=cast("IO[bytes]", TarInput(chunks)), mode="r|")
 
 
-def _fields(
-    kind: str, path: Path
-) -> tuple[str | None, str, tuple[tuple[str, ColumnType], ...], tuple[str, str] | None]:
-    if kind not in ("jsonl", "json", "csv", "parquet", "arrow"):
-        return "text", "url", (), None
+_Fields = tuple[str | None, str, tuple[tuple[str, ColumnType], ...], tuple[str, str] | None]
+"""The fields `text_field`, `url_field`, `columns` and `turns` of a FileGroup."""
+
+
+def _fields(kind: str, paths: Sequence[Path]) -> _Fields:
+    found: _Fields = ("text", "url", (), None)
+    for path in paths[:_SAMPLED_FILES] if kind in ("jsonl", "json", "csv", "parquet", "arrow") else ():
+        found = _fields_of(kind, path)
+        if found[0] is not None or found[3] is not None:
+            break
+    return found
+
+
+def _fields_of(kind: str, path: Path) -> _Fields:
     lengths: Counter[str] = Counter()
     urls: Counter[str] = Counter()
     values: dict[str, list[Any]] = {}
@@ -238,29 +249,43 @@ def _type_of(values: list[Any]) -> ColumnType | None:
 
 
 def _records(kind: str, path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file, and an empty one in place of a record that is not an object or is set
+    aside. Raises BrokenInput after _SAMPLED_BYTES.
+    """
     if kind in ("parquet", "arrow"):
         yield from _table_records(kind, path)
         return
     file = SourceFile(path.name, path.stat().st_size, str(path))
-    _, chunks, _ = decompress(path.name, file_chunks(file), DecodeBudget(_SAMPLED_BYTES))
-    head = b""
-    try:
-        for chunk in chunks:
-            head += chunk
-            if len(head) >= _SAMPLED_BYTES:
-                break
-    except BrokenInput:
-        pass  # more than the sample
-    if kind == "jsonl":
-        for line in head.split(b"\n")[:_SAMPLED_RECORDS]:
-            record = orjson.loads(line) if line.strip() else {}
-            yield record if isinstance(record, dict) else {}
-    elif kind == "json":
-        content = orjson.loads(head)
-        yield from content if isinstance(content, list) else [content]
+    budget = DecodeBudget(_SAMPLED_BYTES)
+    _, chunks, layers = decompress(path.name, file_chunks(file), budget)
+    chunks = chunks if layers else budget.bound(chunks)
+    if kind == "csv":
+        yield from _csv_records(path, chunks)
+    elif kind == "jsonl":
+        yield from map(_json_record, lines(chunks, _SAMPLED_BYTES))
     else:
-        text = io.StringIO(head.decode(errors="replace"), newline="")
-        yield from csv.DictReader(text, delimiter="\t" if ".tsv" in path.name else ",")
+        begin, chunks = skip_to_json(chunks)
+        yield from map(_json_record, elements(chunks, _SAMPLED_BYTES)) if begin in (b"[", b"{") else ()
+
+
+def _json_record(text: bytes | LongRecord) -> dict[str, Any]:
+    try:
+        record = {} if isinstance(text, LongRecord) else json.loads(text, parse_constant=lambda name: None)
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _csv_records(path: Path, chunks: Iterator[bytes]) -> Iterator[dict[str, Any]]:
+    rows = Rows(chunks, _SAMPLED_BYTES, "utf-8")
+    first = rows.first_line()
+    if not isinstance(first, str):
+        return
+    # The text may be in any field: take the delimiter with most fields.
+    names, delimiter = max(headers(first, path.name), key=lambda header: len(header[0]), default=([], ","))
+    for row in rows.read(delimiter):
+        is_record = not isinstance(row, Bad) and len(row[0]) == len(names)
+        yield dict(zip(names, row[0], strict=True)) if is_record else {}
 
 
 def _table_records(kind: str, path: Path) -> Iterator[dict[str, Any]]:

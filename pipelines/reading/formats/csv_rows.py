@@ -4,6 +4,7 @@ unquoted field, which RFC 4180 forbids, is kept as part of the field.
 
 import csv
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import PurePosixPath
 
@@ -43,7 +44,7 @@ def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     Raises SourceError if no delimiter gives the first row every field of the text, or if two fields have the
     same name.
     """
-    rows = _Rows(lines(entry.chunks, source.max_document_bytes), source)
+    rows = Rows(entry.chunks, source.max_document_bytes, source.encoding)
     first = rows.first_line()
     if first is None:
         return
@@ -68,14 +69,8 @@ def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def _header(line: str, entry: Entry, source: Source) -> tuple[list[str], str]:
-    suffixes = [suffix.lower() for suffix in PurePosixPath(entry.path).suffixes]
     wanted = (source.text_field,) if source.text is None else source.text.names()
-    order = "\t,;|" if ".tsv" in suffixes or ".tab" in suffixes else _DELIMITERS
-    for delimiter in order:
-        try:
-            names = next(csv.reader([line], delimiter=delimiter, strict=True))
-        except csv.Error:
-            continue
+    for names, delimiter in headers(line, entry.path):
         if set(wanted) <= set(names):
             if len(set(names)) < len(names):
                 raise SourceError(
@@ -89,23 +84,37 @@ def _header(line: str, entry: Entry, source: Source) -> tuple[list[str], str]:
     )
 
 
-class _Rows:
-    """Reads CSV rows and their sizes in bytes from a stream of lines, in bounded memory."""
+def headers(line: str, path: str) -> Iterator[tuple[list[str], str]]:
+    """Yield (field names, delimiter) for each delimiter with which `line` can be a first row, in the order in
+    which they are tried for a file with this path.
+    """
+    suffixes = [suffix.lower() for suffix in PurePosixPath(path).suffixes]
+    for delimiter in "\t,;|" if ".tsv" in suffixes or ".tab" in suffixes else _DELIMITERS:
+        with suppress(csv.Error):
+            yield next(csv.reader([line], delimiter=delimiter, strict=True)), delimiter
 
-    def __init__(self, stream: Iterator[bytes | LongRecord], source: Source) -> None:
-        self._stream = stream
-        self._source = source
+
+class Rows:
+    """Reads CSV rows and their sizes in bytes from a stream of bytes. At most about `limit` bytes of a row are
+    held in memory.
+    """
+
+    def __init__(self, chunks: Iterator[bytes], limit: int, encoding: str) -> None:
+        self._stream = lines(chunks, limit)
+        self._limit = limit
+        self._encoding = encoding
         self._held: list[bytes] = []  # lines of the current row
         self._size = 0
         self._undecodable = False
         self._long: LongRecord | None = None
 
     def first_line(self) -> str | Bad | None:
+        """Return the first line that is not blank, without a byte order mark; None if there is none."""
         for line in self._stream:
             if isinstance(line, LongRecord):
                 return Bad("oversized", line.drain())
             try:
-                text = line.decode(self._source.encoding).removeprefix("\ufeff")
+                text = line.decode(self._encoding).removeprefix("\ufeff")
             except UnicodeError:
                 return Bad("undecodable", len(line))
             if text.strip():
@@ -160,13 +169,13 @@ class _Rows:
                 continue
             self._size += len(line) + within
             self._held.append(line)
-            if self._size > self._source.max_document_bytes and within:
+            if self._size > self._limit and within:
                 raise _Unfinished
             try:
-                text = line.decode(self._source.encoding)
+                text = line.decode(self._encoding)
             except UnicodeError:
                 self._undecodable = True
-                text = line.decode(self._source.encoding, "replace")
+                text = line.decode(self._encoding, "replace")
             yield text + "\n"
         if self._held:
             raise _Unfinished

@@ -11,6 +11,7 @@ from pipelines.reading.formats.json_lines import LongRecord, json_records
 from pipelines.reading.sources.source import Source
 
 _SPACE = b" \t\r\n"
+_BEGINNINGS = (b"[", b"{")
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 # Bytes that divide nothing: between elements, where a comma ends one, and inside an element.
 _OUTER = re.compile(rb'(?:[^"\[\]{},]++|' + _STRING + rb")*+", re.DOTALL)
@@ -26,18 +27,25 @@ def read_json(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     If the JSON text does not end, the rest is set aside as `truncated`. Bytes other than white space after
     its end count as one more record, set aside as `trailing_bytes`.
     """
-    head, chunks = peek(entry.chunks, len(BOM))
+    begin, chunks = skip_to_json(entry.chunks)
+    if begin in _BEGINNINGS:
+        yield from json_records(elements(chunks, source.max_document_bytes), source)
+    elif begin:
+        yield Bad("not_json", sum(map(len, chunks)))
+
+
+def skip_to_json(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    """Return the first byte after a byte order mark and white space, empty if there is none, and the stream
+    from it on.
+    """
+    head, chunks = peek(chunks, len(BOM))
     mark = BOM
     while not (start := head.removeprefix(mark).lstrip(_SPACE)):
         mark = b""  # a file has at most one byte order mark
         head, chunks = peek(_skip_bytes(chunks, len(head)), 1)
         if not head:
-            return
-    chunks = _skip_bytes(chunks, len(head) - len(start))
-    if start[:1] not in (b"[", b"{"):
-        yield Bad("not_json", sum(map(len, chunks)))
-        return
-    yield from json_records(_elements(_Divider(chunks), source.max_document_bytes), source)
+            return b"", chunks
+    return start[:1], _skip_bytes(chunks, len(head) - len(start))
 
 
 def _skip_bytes(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
@@ -46,7 +54,11 @@ def _skip_bytes(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
     yield from chunks
 
 
-def _elements(divider: "_Divider", limit: int) -> Iterator[bytes | LongRecord]:
+def elements(chunks: Iterator[bytes], limit: int) -> Iterator[bytes | LongRecord]:
+    """Yield the elements of an array, or the single object, with which the stream begins, each as bytes or,
+    if longer than `limit` bytes, as a LongRecord. Raises BrokenInput if it does not end or something follows.
+    """
+    divider = _Divider(chunks)
     held: list[bytes] = []
     size = count = 0
     for piece in divider:

@@ -403,6 +403,8 @@ def test_drops_after_the_only_copy_of_a_span_are_refused(corpus_file):
         ("tokenizer: learn_tokenizer", "tokenizer: learn_tokenzer", "'learn_tokenzer'; did you mean 'learn_tokenizer'"),
         ("rules: gopher_quality@massivetext", "signal: wrd_count, at_least: 3", "'wrd_count'.*did you mean 'word_count'"),
         ("  - text_hash: {}", "  - text_hash: {}\n  - text_hash: {}", "the step name 'text_hash' occurs twice"),
+        ("  - text_hash: {}", "  - text_hash: {}\n    name: funnel", "the step name 'funnel' is taken by the step that"),
+        ("  - text_hash: {}", "  - text_hash: {}\n    name: quarantined", "'quarantined' is taken by the quarantined records"),
     ],
 )  # fmt: skip
 def test_mistakes_in_a_corpus_file_are_explained(corpus_file, old, new, message):

@@ -100,6 +100,14 @@ def test_a_failed_job_is_a_new_attempt_of_the_same_submission(said):
     assert jobs.newest(cluster, f"{WORK.id}-2").exit_code == 1
 
 
+def test_a_new_attempt_follows_the_last_one_if_earlier_ones_were_deleted(said):
+    cluster = Cluster(3, 1, 0)
+    for _ in range(2):
+        jobs.run(cluster, WORK, LAUNCH, 0, said.append, said.append)
+    del cluster.known[WORK.id]
+    assert submit(cluster, said).id == f"{WORK.id}-3"
+
+
 def test_retries_are_bounded_and_end_with_the_first_success(said):
     cluster = Cluster(1, 1, 0)
     assert jobs.run(cluster, WORK, LAUNCH, 1, said.append, said.append).id == f"{WORK.id}-2"

@@ -74,6 +74,10 @@ def test_a_file_after_an_equals_sign_counts(checkout):
         assert identify(checkout, command) != before
 
 
+def test_a_word_too_long_to_name_a_file_is_taken(checkout):
+    assert identify(checkout, (*COMMAND, "steps.1.filter=[" + "{signal: word_count, at_least: 2}, " * 20 + "]"))
+
+
 def test_a_file_that_the_command_writes_elsewhere_does_not_count(checkout, tmp_path):
     command = ("python", "-m", "benchmarks.run", f"{tmp_path}/result.json")
     before = identify(checkout, command)

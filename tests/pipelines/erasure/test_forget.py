@@ -262,6 +262,74 @@ def test_runs_are_listed_after_erasures_and_later_builds(built_corpus_file, tmp_
     assert len(said) == 5
 
 
+@pytest.fixture
+def shared_words(tmp_path):
+    """A corpus with a column and a search index, in which two sources have the same words. Returns its
+    directory, and a file of ids.
+    """
+    title = "Weekly discussion: what are you reading this week, friends?"
+    for name, records in {
+        "web": [{"text": f"{title}\nThe first body.", "title": title}, {"text": "Another text.", "title": title}],
+        "news": [{"text": f"{title}\nThe first body."}, {"text": "Yet another text."}],
+    }.items():
+        (tmp_path / name).mkdir()
+        lines = (json.dumps({**record, "url": f"https://{name}.example/{n}"}) for n, record in enumerate(records))
+        (tmp_path / name / "a\u2028.jsonl").write_text("\n".join(lines))
+    corpus_file = tmp_path / "corpus.yaml"
+    corpus_file.write_text(
+        f"name: small\noutput: {tmp_path}/out\nsources:\n- {{name: web, root: {tmp_path}/web, format: jsonl, columns: "
+        f"{{title: string}}}}\n- {{name: news, root: {tmp_path}/news, format: jsonl}}\nsteps:\n- text_hash: {{}}\n"
+    )
+    build(corpus_file)
+    assert main(["index", str(tmp_path / "out")]) == 0
+    (tmp_path / "ids").write_text("web/a\u2028.jsonl#0\n", encoding="utf-8-sig")  # as from Windows
+    return tmp_path / "out", tmp_path / "ids"
+
+
+def test_words_of_other_documents_in_files_without_ids_are_no_false_alarm(shared_words, capsys):
+    out, ids = shared_words
+    assert main(["forget", str(out), "--ids", str(ids)]) == 0
+    said = capsys.readouterr().out
+    assert "forgotten: web/a\\u2028.jsonl#0" in said
+    assert "other documents have the same words" in said
+    assert "news/a\\u2028.jsonl#0" in said
+
+
+def test_a_leftover_is_found_although_other_documents_share_some_of_its_words(shared_words, capsys):
+    out, ids = shared_words
+    copy = "Weekly discussion: what are you reading this week, friends?\nThe first body. And its end."
+    (out.parent / "web" / "b.jsonl").write_text(json.dumps({"text": copy}))
+    build(out.parent / "corpus.yaml")
+    (out / "left.txt").write_text(copy)
+    ids.write_text("web/b.jsonl#0")
+    assert main(["forget", str(out), "--ids", str(ids)]) == 2
+    assert "still there, in left.txt; this is a defect" in capsys.readouterr().err
+
+
+def test_tokenizers_are_not_scanned(tmp_path):
+    for name in ("tokenizer.json", "other.json"):
+        (tmp_path / name).write_text('{"internationalization": 400}')
+    hits, files, _ = scan(tmp_path, make_probes(["internationalization"]), [])
+    assert [hit.path for hit in hits] == ["other.json"]
+    assert files == 1
+
+
+def test_urls_that_no_document_has_are_named(shared_words, capsys):
+    out, ids = shared_words
+    ids.write_text("https://web.example/1\r\nhttps://web.example/typo\r\n")
+    assert main(["forget", str(out), "--urls", str(ids)]) == 0
+    said = capsys.readouterr().out
+    assert "forgotten: web/a\\u2028.jsonl#1" in said
+    assert [line for line in said.splitlines() if "URL" in line] == ["no document has the URL https://web.example/typo"]
+
+
+def test_a_missing_directory_of_runs_is_an_error_before_anything_is_forgotten(shared_words, capsys):
+    out, ids = shared_words
+    assert main(["forget", str(out), "--ids", str(ids), "--runs", str(out / "nowhere")]) == 2
+    assert f"--runs: {out}/nowhere: no such directory" in capsys.readouterr().err
+    assert not read_tombstone(out)["records"]
+
+
 @pytest.mark.long
 def test_short_and_monotonous_texts_are_no_false_alarm(corpus_file, tmp_path, capsys, raw_text):
     (raw_text / "web" / "2.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in ("read", "=" * 300)))

@@ -280,6 +280,42 @@ def test_a_text_that_begins_with_a_link_is_a_text(tmp_path):
     assert (group.text_field, group.url_field) == ("post", "link")
 
 
+MARK = b"\xef\xbb\xbf"
+LONG = "word " * 30_000  # longer than a field may be unless csv.field_size_limit is raised
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", f"id;body\n1;{PROSE}, {PROSE}\n".encode()),
+        ("a.csv", MARK + f"id|body\n1|{PROSE}\n".encode()),
+        ("a.csv", MARK + f'body,"a;b"\n"{PROSE}",1\n'.encode()),
+        ("a.csv", f"id\tbody\n1\t{PROSE}\n".encode()),
+        ("a.TSV", f"id\tbody\n1\t{PROSE}, {PROSE}\n".encode()),
+        ("a.csv", f'id,body\n1,"{PROSE}",one field more\n2,"{PROSE}"\n'.encode()),
+        ("a.csv", f"id,body\n1,{LONG}\n".encode()),
+        ("a.json", json.dumps(["a", 1, None, {"body": PROSE}]).encode()),
+        ("a.json", MARK + json.dumps([{"body": PROSE}] * 30_000).encode()),  # more than 16 MiB
+        ("a.jsonl", MARK + json.dumps({"body": PROSE}).encode()),
+        ("a.jsonl", b"# not JSON\n" + json.dumps({"body": PROSE, "n": float("nan")}).encode()),
+    ],
+)  # fmt: skip
+def test_the_field_of_the_text_is_found_in_what_the_format_reads(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    ((group,), _) = group_files(tmp_path)
+    assert group.text_field == "body"
+
+
+@pytest.mark.parametrize("content", ['["a"]', "[1]", "3", "null", ""])
+def test_json_without_objects_has_no_text(tmp_path, content):
+    (tmp_path / "a.json").write_text(content)
+    ((group,), _) = group_files(tmp_path)
+    assert group.text_field is None
+    (tmp_path / "b.json").write_text(json.dumps([{"body": PROSE}]))
+    ((group,), _) = group_files(tmp_path)  # the next file tells
+    assert group.text_field == "body"
+
+
 def test_a_source_that_cannot_be_sampled_says_why(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "books").mkdir()

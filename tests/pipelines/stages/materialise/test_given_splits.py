@@ -12,6 +12,7 @@ from gristmill.errors import ConfigError, UserError
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.commands.show_plan import show_plan
+from pipelines.contracts.given_split import IdSplit
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import load_corpus, load_step
 from pipelines.contracts.shard_set import open_shard
@@ -85,6 +86,14 @@ def by_split(root, manifest):
     for shard in shards.shards:
         found[shard.split] += [texts[each] for each in open_shard(root, shard.file).doc_ids.to_pylist()]
     return found
+
+
+def test_ids_end_at_line_feeds_alone(tmp_path):
+    (tmp_path / "dev.txt").write_bytes("a\x85b\r\nc\u2028d\n".encode())
+    split = IdSplit("ids", str(tmp_path / "dev.txt"), field="key")
+    keys = ("a\x85b", "c\u2028d", "a", "d")
+    docs = pa.table({"id": [bytes(16)] * len(keys), "meta": [json.dumps({"key": key}) for key in keys]})
+    assert split.label(docs, "web").to_pylist() == ["validation", "validation", "train", "train"]
 
 
 def test_an_export_says_the_split_of_each_document(corpus, tmp_path):
