@@ -23,7 +23,6 @@ from pipelines.reading.entries.record_sample import RecordSample
 from pipelines.reading.entries.records import Bad, RawRecord, TextRecord
 from pipelines.reading.entries.typed_columns import check_types
 from pipelines.reading.part_writer import PartBuilder, ReadPart
-from pipelines.reading.sources.record_field import load_meta
 from pipelines.reading.sources.registry import format_of
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web.page_process import Extractor
@@ -130,7 +129,8 @@ def _as_html(records: Iterator[TextRecord | Bad | RawRecord], most: int) -> Iter
             if len(content) > most:
                 yield Bad("html_bytes", record.size)
                 continue
-            yield RawRecord(content, "", record.size, record.url, load_meta(record.meta) or {})
+            meta = {} if record.meta is None else json.loads(record.meta)  # orjson rounds integers beyond 64 bits
+            yield RawRecord(content, "", record.size, record.url, meta)
         else:
             yield record
 

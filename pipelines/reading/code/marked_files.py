@@ -38,7 +38,7 @@ def is_generated(path: str, text: str) -> bool:
     """Return whether a file was written by a program, judging by its name, by a remark in its first 40 lines
     or, in JavaScript and CSS, by an average of more than 110 characters per line.
     """
-    name = PurePosixPath(path.rpartition("!")[2]).name.lower()
+    name = PurePosixPath(path).name.lower()
     if _GENERATED_NAME.fullmatch(name):
         return True
     if name.endswith((".js", ".mjs", ".cjs", ".css")) and len(text) > _MINIFIED_CHARACTERS * (text.count("\n") + 1):
@@ -50,7 +50,7 @@ def is_vendored(path: str) -> bool:
     """Return whether a file is in a directory for copies of other projects, such as `vendor`, `node_modules`
     or `third_party`.
     """
-    directories = re.split(r"[/!]", path.lower())[:-1]
+    directories = path.lower().split("/")[:-1]
     return any(name in _VENDORED or _THIRD_PARTY.fullmatch(name) for name in directories)
 
 

@@ -61,7 +61,7 @@ def language_of(path: str, text: str) -> str | None:
     file determines the language. For the suffixes `.h`, `.m`, `.pl` and `.ts`, which languages share, the
     text decides between them. If neither name nor suffix is known, the language is that of the `#!` line.
     """
-    name = PurePosixPath(path.rpartition("!")[2]).name.lower()
+    name = PurePosixPath(path).name.lower()
     if name in _BY_NAME:
         return _BY_NAME[name]
     text = text[:_LOOKED_AT]

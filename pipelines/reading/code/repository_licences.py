@@ -37,12 +37,12 @@ class RepositoryLicences:
         empty if there are none.
 
         For a member of an archive or git repository, the keys are the directories in it that have a licence
-        file, as `directory_of` writes them; the archive is read an extra time to find them. For any other
-        file, or if the archive has no licence files, the only key is the root, "".
+        file, as `directory_of` writes them for paths in the archive; the archive is read an extra time to find
+        them. For any other file, or if the archive has no licence files, the only key is the root, "".
 
         Raises UserError or StorageError if the archive or a licence file cannot be opened.
         """
-        if "!" in path:
+        if path != file.path:
             if self._archive != file.location:
                 self._archive, self._in_it = file.location, self._in_archive(file)
             if self._in_it:
@@ -52,8 +52,9 @@ class RepositoryLicences:
     def _in_archive(self, file: SourceFile) -> dict[str, str]:
         found: dict[str, list[str]] = {}
         for entry in open_entries(file, replace(self.source, members=_MEMBERS)):
-            if "!" in entry.path and is_licence_name(entry.path) and len(found) < _MOST_LICENCES:
-                found.setdefault(directory_of(entry.path), []).extend(_licences(entry))
+            name = entry.member
+            if name is not None and is_licence_name(name) and len(found) < _MOST_LICENCES:
+                found.setdefault(directory_of(name), []).extend(_licences(entry))
         return _expressions(found)
 
     def _beside(self, file: SourceFile) -> list[str]:

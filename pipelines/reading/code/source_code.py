@@ -29,7 +29,8 @@ def read_code(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     first = b""
     while len(first) < _BINARY_BYTES and (chunk := next(chunks, b"")):
         first += chunk
-    if is_licence_name(entry.path):
+    name = entry.path if entry.member is None else entry.member
+    if is_licence_name(name):
         yield Bad("licence", entry.size)
         return
     if b"\0" in first[:_BINARY_BYTES] and b"\0" not in "a".encode(source.encoding):
@@ -38,7 +39,7 @@ def read_code(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     meta: bytes | None = None  # of a document that is cut, that of its first piece
     for record in read_text(Entry(entry.path, _chained(first, chunks), entry.file, entry.size), source):
         if isinstance(record, TextRecord):
-            meta = meta or _meta(entry.path, record.text, entry.shared or {})
+            meta = meta or _meta(entry.path, name, record.text, entry.shared or {})
             record = record._replace(meta=meta)
         yield record
 
@@ -48,10 +49,10 @@ def _chained(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
     yield from rest
 
 
-def _meta(path: str, text: str, licences: Mapping[str, str]) -> bytes:
+def _meta(path: str, name: str, text: str, licences: Mapping[str, str]) -> bytes:
     named = {
-        "language": language_of(path, text),
-        "licence": licence_of_header(head_of(text, _HEAD_LINES)) or nearest(path, licences) or licences.get(""),
+        "language": language_of(name, text),
+        "licence": licence_of_header(head_of(text, _HEAD_LINES)) or nearest(name, licences) or licences.get(""),
     }
-    marks = {"generated": is_generated(path, text), "vendored": is_vendored(path)}
+    marks = {"generated": is_generated(name, text), "vendored": is_vendored(path) or is_vendored(name)}
     return to_json({name: value for name, value in named.items() if value} | marks)

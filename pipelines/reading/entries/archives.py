@@ -15,8 +15,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from lzma import LZMAError
 from pathlib import PurePosixPath
-from typing import IO, Any, Self, cast
+from typing import IO, Any, Self, TypeGuard, cast
 
+from gristmill.errors import errno_of
 from pipelines.reading.entries.decompress import DecodeBudget, broken_stream, decoded_bound, decompress
 from pipelines.reading.entries.files import SourceFile, attribute_os_errors, file_chunks, printable_name
 from pipelines.reading.entries.git_entries import git_members
@@ -44,7 +45,8 @@ class Entry:
     `chunks` raises BrokenInput if the bytes cannot be read to the end. `file` is the file itself if its bytes
     are delivered as stored, neither decompressed nor taken out of an archive, else None. `size` is the length
     in bytes, or None if it is not known before reading. `shared` is further data for the reader of the
-    format, such as licences by directory (`Format.load_shared`).
+    format, such as licences by directory (`Format.load_shared`). `member` is the path of a member in its
+    archive or commit, and None for a file.
     """
 
     path: str
@@ -52,6 +54,7 @@ class Entry:
     file: SourceFile | None = None
     size: int | None = None
     shared: Any = None
+    member: str | None = None
 
     def read(self, most: int) -> bytes | None:
         """Return all bytes of the stream, or None if there are more than `most`. In that case the rest is not
@@ -101,7 +104,7 @@ def _git_entries(file: SourceFile, source: Source, budget: DecodeBudget) -> Iter
             yield _member(file.path, each.path, budget.bound(iter(each.chunks)), each.size, source, budget)
         else:
             path = f"{file.path}!{printable_name(each.path)}" if each.path else file.path
-            yield Entry(path, broken_stream(each.reason))
+            yield Entry(path, broken_stream(each.reason), member=printable_name(each.path) or None)
 
 
 def is_tar_name(path: str) -> bool:
@@ -133,12 +136,12 @@ def _is_zip(head: bytes) -> bool:
 
 
 def _member(archive: str, name: str, chunks: Iterator[bytes], size: int, source: Source, budget: DecodeBudget) -> Entry:
-    path = f"{archive}!{printable_name(name)}"
     head, chunks, layers = decompress(name, chunks, budget)
     is_archive = _is_tar(name, head) and not format_of(source.format).holds_tar
     if is_archive or (_is_zip(head) and not _is_package(name, head, source)):
         chunks = broken_stream("nested_archive")
-    return Entry(path, chunks, size=None if layers else size)
+    printable = printable_name(name)
+    return Entry(f"{archive}!{printable}", chunks, size=None if layers else size, member=printable)
 
 
 def _is_selected(name: str, source: Source) -> bool:
@@ -231,7 +234,8 @@ class _TarReader:
 
     def _entry(self, archive: Any, member: tarfile.TarInfo) -> Entry:
         if not member.isreg():
-            return Entry(f"{self._path}!{printable_name(member.name)}", broken_stream("not_regular"))
+            name = printable_name(member.name)
+            return Entry(f"{self._path}!{name}", broken_stream("not_regular"), member=name)
         if member.issparse():  # the budget was charged for the stream, which does not contain the holes
             data = self._budget.bound(self._contents(archive.extractfile(member), member.size))
         else:
@@ -293,21 +297,29 @@ def _open_zip(file: SourceFile) -> zipfile.ZipFile:
         try:
             return zipfile.ZipFile(file.handle())
         except zipfile.BadZipFile as error:
-            cause = error.__context__
-            # EINVAL is not an I/O error: a damaged record led zipfile to a position before the file.
-            if isinstance(cause, OSError) and cause.errno not in (None, errno.EINVAL):
+            if _is_io_error(cause := error.__context__):
                 raise cause from None
             raise
 
 
 def _zip_contents(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: SourceFile) -> Iterator[bytes]:
-    try:
-        with attribute_os_errors(file), archive.open(info) as member:
-            while chunk := member.read(CHUNK_BYTES):
-                yield chunk
-    except NotImplementedError:
-        raise BrokenInput("unsupported_compression") from None
-    except EOFError:
-        raise BrokenInput("truncated") from None
-    except (zipfile.BadZipFile, zlib.error, LZMAError, OSError, ValueError):
-        raise BrokenInput("corrupt") from None
+    with attribute_os_errors(file):
+        try:
+            with archive.open(info) as member:
+                while chunk := member.read(CHUNK_BYTES):
+                    yield chunk
+        except NotImplementedError:
+            raise BrokenInput("unsupported_compression") from None
+        except EOFError:
+            raise BrokenInput("truncated") from None
+        except (zipfile.BadZipFile, zlib.error, LZMAError, OSError, ValueError) as error:
+            if _is_io_error(error):
+                raise
+            raise BrokenInput("corrupt") from None
+
+
+def _is_io_error(error: BaseException | None) -> TypeGuard[OSError]:
+    """Return whether reading a zip failed in the operating system. EINVAL is no such failure: a damaged record
+    led zipfile to a position before the file.
+    """
+    return isinstance(error, OSError) and errno_of(error) not in (None, errno.EINVAL)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pipelines.reading.entries.files import SourceFile
 
-VERSION = "4"
+VERSION = "5"
 """Increase when a change gives files different licences, or sets different files aside as licences."""
 _NAME = re.compile(
     r"(?:un)?licen[cs]e|(?:(?:licen[cs]es?|copying|copyright)(?:[-_.][\w.+-]*)?|[\w.+-]*[-_.]licen[cs]e)(?:\.(?:txt|md|rst|html))?",
@@ -26,31 +26,28 @@ Value = TypeVar("Value")
 
 def is_licence_name(path: str) -> bool:
     """Return whether the last component of a path is a name that licence files have, such as `LICENCE-MIT`."""
-    name = PurePosixPath(path.rpartition("!")[2]).name  # `a.zip!LICENSE` is a member without a directory
+    name = PurePosixPath(path).name
     return _NAME.fullmatch(name) is not None and not _OTHER.fullmatch(name)
 
 
 def nearest(path: str, by_directory: Mapping[str, Value]) -> Value | None:
     """Return the value of the nearest directory above the file `path` that has a value in `by_directory`, or
-    None if no directory above it has one. For a member of an archive, `a.tar!b/c`, only directories within
-    the archive count.
+    None if no directory above it has one. Keys are written as by `directory_of`.
     """
-    archive, mark, inner = path.rpartition("!")
-    directory = PurePosixPath(inner).parent
+    directory = PurePosixPath(path).parent
     for each in (directory, *directory.parents):
-        name = archive + mark + ("" if str(each) == "." else str(each))
+        name = "" if str(each) == "." else str(each)
         if name in by_directory:
             return by_directory[name]
     return None
 
 
 def directory_of(path: str) -> str:
-    """Return the directory of a file in the form that `nearest` looks up: `a.tar!b` for `a.tar!b/c`, `a.tar!`
-    for `a.tar!c`, and an empty string for a file at the root of the source.
+    """Return the directory of a file in the form that `nearest` looks up: `a/b` for `a/b/c`, and an empty
+    string for a file at the root.
     """
-    archive, mark, inner = path.rpartition("!")
-    parent = str(PurePosixPath(inner).parent)
-    return archive + mark + ("" if parent == "." else parent)
+    parent = str(PurePosixPath(path).parent)
+    return "" if parent == "." else parent
 
 
 def with_licences(files: Iterable[SourceFile]) -> list[SourceFile]:

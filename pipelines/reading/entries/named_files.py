@@ -80,7 +80,7 @@ def _text(source: Source, field: str) -> str:
     assert source.files is not None
     file = SourceFile(source.files, 0, source.files, remote=source.remote if is_url(source.files) else None)
     try:
-        return b"".join(_decoded(file)).decode()
+        return b"".join(_decoded(file)).decode("utf-8-sig")
     except (SourceError, UserError) as error:
         raise SourceError(f"{field}: {error}") from None
     except BrokenInput as error:

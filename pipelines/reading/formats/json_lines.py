@@ -1,8 +1,6 @@
 """JSON Lines: one record per line, read in bounded memory."""
 
 import codecs
-import json
-import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +8,7 @@ from typing import Any
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.decompress import rechunk
 from pipelines.reading.entries.records import BOM, Bad, TextRecord, composed_record, to_json
-from pipelines.reading.formats.split_json import split_record
+from pipelines.reading.formats.split_json import EXACT, split_record
 from pipelines.reading.sources.source import Source
 
 
@@ -146,7 +144,7 @@ def _read_exactly(line: bytes, source: Source) -> TextRecord | Bad:
     and specific about errors.
     """
     try:
-        return _record(_EXACT.decode(line.decode(source.encoding)), len(line), source, to_json)
+        return _record(EXACT.decode(line.decode(source.encoding)), len(line), source, to_json)
     except UnicodeError:
         return Bad("undecodable", len(line))
     except (ValueError, RecursionError):
@@ -184,11 +182,3 @@ def _may_have_lost_digits(value: Any) -> bool:
         if kind is not str and kind is not int and _may_have_lost_digits(item):
             return True
     return False
-
-
-def _parse_float(digits: str) -> float | None:
-    number = float(digits)
-    return number if math.isfinite(number) else None
-
-
-_EXACT = json.JSONDecoder(parse_constant=lambda name: None, parse_float=_parse_float)

@@ -51,7 +51,7 @@ def _front_matter(text: str) -> tuple[dict[str, Any], str]:
     if match and (match.end() < _FRONT_MATTER_BYTES or match[0].endswith("\n") or match.end() == len(text)):
         try:
             fields = yaml.load(match[1], _Loader)
-        except (yaml.YAMLError, RecursionError, ValueError):
+        except (yaml.YAMLError, RecursionError, ValueError, OverflowError):  # the last: the escape \UFFFFFFFF
             return {}, text
         if isinstance(fields, dict) and all(isinstance(name, str) for name in fields):
             return fields, text[match.end() :]

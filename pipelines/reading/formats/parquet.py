@@ -74,7 +74,7 @@ def _rows(file: Any, probe: Any, headers: Any, source: Source, limit: int) -> It
                     if expanded > limit:
                         raise BrokenInput("decoded_limit")
                     yield record
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: the name of a column
             if errno_of(error) is not None:
                 raise  # an error of the disk, not of the file
             raise BrokenInput("corrupt") from None

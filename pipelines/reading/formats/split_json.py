@@ -2,6 +2,7 @@
 
 import codecs
 import json
+import math
 import re
 from collections.abc import Iterator
 from json.decoder import scanstring  # type: ignore[attr-defined]  # there, but not in the stubs
@@ -20,7 +21,15 @@ _WHOLE = re.compile(
 _BLOCKS = 16  # in `max_document_bytes`: how much of a record is decoded at a time
 _LONGEST_ESCAPE = len(r"\ud83d\ude00")
 _SPACE = re.compile(r"[ \t\r\n]*")
-_DECODER = json.JSONDecoder(parse_constant=lambda name: None)
+
+
+def _parse_float(digits: str) -> float | None:
+    number = float(digits)
+    return number if math.isfinite(number) else None
+
+
+EXACT = json.JSONDecoder(parse_constant=lambda name: None, parse_float=_parse_float)
+"""Keeps all digits of integers. NaN, infinities and numbers too large for a double become null."""
 
 
 def split_record(pieces: Iterator[bytes], source: Source) -> Iterator[TextRecord | Bad]:
@@ -110,7 +119,7 @@ def _before_text(line: str, text_field: str) -> tuple[dict[str, Any], int]:
             position = _space(line, _skip(line, position, ":"))
             if name == text_field:
                 return fields, position + 1 if line[position] == '"' else -1
-            fields[name], position = _DECODER.raw_decode(line, position)
+            fields[name], position = EXACT.raw_decode(line, position)
             position = _skip(line, position, ",")
     except (json.JSONDecodeError, IndexError):  # `line` ends before the text
         return fields, -1
@@ -120,9 +129,9 @@ def _after_text(tail: str) -> dict[str, Any]:
     """Return the fields that follow the text in a JSON object. `tail` begins after the text's closing quote."""
     position = _space(tail, 0)
     if tail[position] == "}":
-        return dict(_DECODER.decode("{" + tail[position:]))
+        return dict(EXACT.decode("{" + tail[position:]))
     _skip(tail, position, ",")
-    fields: dict[str, Any] = _DECODER.decode("{" + tail[position + 1 :])
+    fields: dict[str, Any] = EXACT.decode("{" + tail[position + 1 :])
     if not fields:
         raise ValueError("a comma before the end")
     return fields

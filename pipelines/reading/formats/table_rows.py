@@ -121,18 +121,20 @@ def _values(column: pa.Array) -> Sequence[Any]:
         # The dictionary holds the values of the whole row group; convert only those of this batch.
         used = column.indices.unique().drop_null()
         values = column.dictionary.take(used)
-        objects = _values(values) if is_text(values.type) else values.to_pylist()
-        words = dict(zip(used.to_pylist(), objects, strict=True))
+        words = dict(zip(used.to_pylist(), _values(values), strict=True))
         return [words.get(index) for index in column.indices.to_pylist()]
     if is_text(column.type):
         return column.cast(pa.large_binary()).to_pylist()
     if pa.types.is_timestamp(column.type):  # Arrow formats any year; Python stops at 9999
-        return column.cast(pa.string()).to_pylist()
+        try:
+            return column.cast(pa.string()).to_pylist()
+        except pa.ArrowInvalid:  # a time zone that this machine does not know
+            return column.cast(pa.timestamp(column.type.unit, "UTC")).cast(pa.string()).to_pylist()
     if pa.types.is_nested(column.type):
         return column  # converted row by row: rows may share values, and a single one may not be representable
     try:
         return column.to_pylist()
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, KeyError):  # KeyError: as in `_object`
         return list(column)
 
 
@@ -141,7 +143,7 @@ def _plain(value: Any) -> Any:
     OverflowError for an Arrow scalar with invalid UTF-8 or a time that Python cannot represent.
     """
     if isinstance(value, pa.Scalar):
-        value = value.as_py()
+        value = _object(value)
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, float):
@@ -151,3 +153,27 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
+
+
+def _object(value: pa.Scalar) -> Any:
+    """Return an Arrow scalar as a Python object. A time in a zone that this machine does not know is in UTC; a
+    value that contains such a time is taken apart, down to Arrow scalars. Raises the errors of `_plain`.
+    """
+    try:
+        return value.as_py()
+    except KeyError:  # pytz and zoneinfo raise it for an unknown zone
+        pass
+    except ValueError:  # which a struct makes of the KeyError
+        if not pa.types.is_nested(value.type):
+            raise
+    if isinstance(value, pa.TimestampScalar):
+        return value.cast(pa.timestamp(value.type.unit, "UTC")).as_py()
+    if isinstance(value, pa.StructScalar):
+        fields = dict(value.items())
+        if len(fields) < value.type.num_fields:
+            raise ValueError("fields of the same name")
+        return fields
+    if isinstance(value, pa.MapScalar):
+        return [list(pair.values()) for pair in value.values]
+    # Maps and views are lists; what is left wraps one value: dictionaries, runs, unions and extensions.
+    return list(value.values) if isinstance(value, pa.ListScalar) else _object(value.value)

@@ -45,7 +45,7 @@ def mail_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
     try:
         message = message_from_bytes(data)
         parts = list(_parts(message))
-    except (RecursionError, ValueError, LookupError, MessageError):
+    except (RecursionError, ValueError, LookupError, TypeError, MessageError):
         return {"reason": "bad_message"}, ""
     if not message.keys():
         return {"reason": "bad_message"}, ""
@@ -77,10 +77,11 @@ def _parts(message: Message) -> Iterator[Message]:
     waiting: list[Message] = [message]
     while waiting:
         part = waiting.pop()
-        payload = part.get_payload()
+        payload = part.get_payload() if part.is_multipart() else None  # of a text, TypeError for `charset*=x`
         if part.get_content_maintype() == "multipart" and isinstance(payload, list):
             waiting += [each for each in reversed(payload) if isinstance(each, Message)]
         elif part.get_content_maintype() == "text" and part.get_content_disposition() != "attachment":
+            part.get_params()  # TypeError for `charset*0*=x; charset*=y`
             yield part
 
 

@@ -70,7 +70,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _file(line: bytes, where: str) -> str:
     try:
-        fields = orjson.loads(line[max(0, line.find(b"{")) :])
+        fields = orjson.loads(line if line.lstrip().startswith(b"{") else line.split(maxsplit=2)[-1])
         name = next(fields[each] for each in _NAMES if each in fields)
     except (orjson.JSONDecodeError, StopIteration, TypeError, AttributeError):
         raise SourceError(

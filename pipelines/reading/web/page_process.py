@@ -234,7 +234,8 @@ class Extractor:
             return Bad("oversized", page.size)
         meta = answer.head.get("fields", {}) | page.meta | answer.head["meta"]
         for name, values in answer.head.get("reservations", {}).items():
-            meta[name] = [*meta.get(name, ()), *values]
+            own = meta.get(name)  # of a record with `text_is: html_page`, any value
+            meta[name] = [*(own if isinstance(own, list) else [] if own is None else [own]), *values]
         return TextRecord(answer.text, page.size, page.url, to_json(meta))
 
     def _length(self, text: str) -> int:

@@ -272,3 +272,10 @@ def test_the_longest_document_is_measured_with_user_names_replaced(tmp_path, tex
     [part] = parts_of(source)
     assert part.documents.num_rows == 1 - len(reasons)
     assert part.quarantine["reason"].to_pylist() == reasons
+
+
+@pytest.mark.parametrize("text_is", ["text", "html", "html_page"])
+def test_large_integers_beside_a_text_keep_their_digits(tmp_path, text_is):
+    (tmp_path / "a.jsonl").write_text('{"text":"words of a text","id":123456789012345678901234567890}')
+    [part] = parts_of(Source("t", str(tmp_path), "jsonl", text_is=text_is))
+    assert part.documents["meta"].to_pylist() == ['{"id":123456789012345678901234567890}']

@@ -126,6 +126,7 @@ def test_other_names(name):
 
 
 def test_the_nearest_directory_counts():
-    known = {"": "top", "a/b": "inner", "x.tar!r": "packed"}
-    paths = ["f", "a/f", "a/b/f", "a/b/c/f", "x.tar!r/s/f", "x.tar!q/f"]
-    assert [nearest(path, known) for path in paths] == ["top", "top", "inner", "inner", "packed", None]
+    known = {"": "top", "a/b": "inner", "a!": "marked"}
+    paths = ["f", "a/f", "a/b/f", "a/b/c/f", "a!/s/f", "a!f"]
+    assert [nearest(path, known) for path in paths] == ["top", "top", "inner", "inner", "marked", "top"]
+    assert nearest("b/f", {"a": "other"}) is None

@@ -108,6 +108,49 @@ def test_an_archive_without_directories(read):
         assert sorted(each[2] for each in found.bad) == ["binary", "licence", "licence"]
 
 
+MARKED = {
+    "LICENSE": MIT,
+    "a!/b.py": "x = 1\n",
+    "a!/c!_pb2.py": "x = 1\n",
+    "vendor!x.py": "x = 1\n",
+    "wow!.py": "x = 1\n",
+    "x!LICENSE": "x = 1\n",
+}
+MARKED_FACTS = {
+    "a!/b.py": ("Python", "MIT", False, False),
+    "a!/c!_pb2.py": ("Python", "MIT", True, False),
+    "vendor!x.py": ("Python", "MIT", False, False),
+    "wow!.py": ("Python", "MIT", False, False),
+    "x!LICENSE": (None, "MIT", False, False),
+}
+
+
+@pytest.mark.parametrize("pack", [tarred, zipped])
+def test_exclamation_marks_in_names_of_members(read, pack):
+    found = read("repo!.bin", pack(MARKED), format="code")
+    metas = dict(zip(found.paths[1:], facts(found.metas), strict=True))
+    assert metas == {f"repo!.bin!{name}": each for name, each in MARKED_FACTS.items()}
+
+
+def test_exclamation_marks_in_names_of_files(tmp_path):
+    for name, text in MARKED.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    source = Source("s", str(tmp_path), "code")
+    (part,) = read_documents(source, list_files(source), 1 << 20)
+    paths = [row["path"] for row in part.files.to_pylist() if row["rows"]]
+    assert dict(zip(paths, facts(part.documents["meta"].to_pylist()), strict=True)) == MARKED_FACTS
+
+
+def test_copies_of_other_projects_in_and_around_an_archive(read, tmp_path):
+    (tmp_path / "in" / "vendor").mkdir(parents=True)
+    (tmp_path / "in" / "vendor" / "r.tar").write_bytes(tarred({"a.py": "x = 1\n"}))
+    (tmp_path / "in" / "r.tar").write_bytes(tarred({"pods/a.py": "x = 1\n", "b.py": "x = 1\n"}))
+    source = Source("s", str(tmp_path / "in"), "code")
+    (part,) = read_documents(source, list_files(source), 1 << 20)
+    assert [each[3] for each in facts(part.documents["meta"].to_pylist())] == [True, False, True]
+
+
 def test_names_that_climb_and_links_touch_no_file(read, tmp_path):
     (tmp_path / "secret.py").write_text("password = 1\n")
     archive = tarred(
@@ -185,7 +228,6 @@ def test_a_file_that_is_cut_has_the_facts_of_its_head(read):
         ("run", "text\n", None),
         (".bashrc", "", None),
         ("a.unheard", "", None),
-        ("t.tar!Dockerfile", "", "Dockerfile"),
     ],
 )
 def test_languages(path, text, language):
@@ -228,10 +270,10 @@ def test_copies_of_other_projects():
     marked = [
         "a/node_modules/b/c.js",
         "third_party/x.c",
-        "r.tar!r/Third-Party/x.c",
+        "r/Third-Party/x.c",
         "vendor/a.go",
         "lib/3rdParty/x.c",
         "pip/_vendor/six.py",
     ]
     assert all(is_vendored(path) for path in marked)
-    assert not any(is_vendored(path) for path in ["vendor.go", "src/vendors_test/a.go", "party/a.c"])
+    assert not any(is_vendored(path) for path in ["vendor.go", "vendor!/a.go", "src/vendors_test/a.go", "party/a.c"])

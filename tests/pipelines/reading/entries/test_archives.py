@@ -186,6 +186,12 @@ def test_zip_whose_records_lie_before_the_file(read: Callable) -> None:
     assert read("a.zip", data).bad == [("a.zip", 0, "truncated", None)]
 
 
+def test_zip_whose_members_lie_before_the_file(read: Callable) -> None:
+    data = bytearray(zipped(("x", b"one"), ("y", b"two")))
+    data[-5] ^= 1  # of the position of the directory, which zipfile corrects, and those of the members with it
+    assert read("a.zip", bytes(data)).bad == [("a.zip!x", 0, "corrupt", None), ("a.zip!y", 0, "corrupt", None)]
+
+
 MEMBERS = [(f"m{i}.jsonl", b"".join(b'{"text":"%d-%d"}\n' % (i, j) for j in range(200))) for i in range(5)]
 WHOLE = [f"{i}-{j}" for i in range(5) for j in range(200)]
 

@@ -53,6 +53,10 @@ def test_the_same_files_listed_or_named_are_the_same_step(root):
     assert Read(named).knobs() == Read(listed).knobs()
 
 
+def test_a_list_may_begin_with_a_byte_order_mark(root):
+    assert [file.path for file in list_files(source(root, b"\xef\xbb\xbfa.txt\r\ne.md\r\n"))] == ["a.txt", "e.md"]
+
+
 def test_names_may_begin_as_find_prints_them(root):
     assert [file.path for file in list_files(source(root, "./e.md\n./b/c.txt\n"))] == ["b/c.txt", "e.md"]
     with pytest.raises(SourceError, match=r"line 2: 'e\.md' is on line 1, too"):

@@ -187,3 +187,44 @@ def test_a_name_of_a_column_that_is_not_utf8_is_damage() -> None:
     assert [
         record.reason for record in read_records(Entry("a", iter([data])), Source(name="s", root=".", format="arrow"))
     ] == ["not_arrow"]
+
+
+def test_times_in_an_unknown_zone_are_in_utc(read: Callable) -> None:
+    zone = pa.timestamp("us", "Foo/Bar")
+    second, text = 1_000_000, "1970-01-01 00:00:01"
+    words = pa.array([second], zone).dictionary_encode()
+    columns = {
+        "flat": pa.array([second, None], zone),
+        "dictionary": pa.array([second, None], zone).dictionary_encode(),
+        "runs": pa.RunEndEncodedArray.from_arrays([1, 2], pa.array([second, None], zone)),
+        "list": pa.array([[second, None], None], pa.list_(zone)),
+        "view": pa.array([[second], None], pa.list_view(zone)),
+        "struct": pa.array([{"a": [second]}, None], pa.struct([("a", pa.large_list(zone))])),
+        "map": pa.array([[("k", second)], None], pa.map_(pa.string(), zone)),
+        "words": pa.ListArray.from_arrays([0, 1, 1], words, mask=pa.array([False, True])),
+    }
+    found = read("a.arrow", ipc(pa.table({"text": ["a", "b"]} | columns)), format="arrow")
+    assert found.texts == ["a", "b"]
+    first, last = map(json.loads, found.metas)
+    assert {name: first.pop(name) for name in ("flat", "dictionary")} == dict.fromkeys(
+        ("flat", "dictionary"), f"{text}.000000Z"
+    )
+    assert first == {
+        "runs": f"{text}+00:00", "list": [f"{text}+00:00", None], "view": [f"{text}+00:00"], "struct": {"a": [f"{text}+00:00"]},
+        "map": [["k", f"{text}+00:00"]], "words": [f"{text}+00:00"],
+    }  # fmt: skip
+    assert last == dict.fromkeys(columns)
+
+
+def test_fields_of_the_same_name_within_a_column_cost_its_rows(read: Callable) -> None:
+    twice = pa.StructArray.from_arrays([pa.array([1, 2]), pa.array([3, 4])], names=["x", "x"])
+    lists = pa.ListArray.from_arrays([0, 1, 2], twice)
+    for column in (twice, lists):
+        found = read("a.arrow", ipc(pa.table({"text": ["a", "b"], "other": column})), format="arrow")
+        assert [bad[2] for bad in found.bad] == ["undecodable"] * 2
+
+
+def test_dates_that_python_cannot_hold_cost_only_their_row_in_a_dictionary_too(read: Callable) -> None:
+    days = pa.array([1 << 30, 1], pa.int32()).cast(pa.date32()).dictionary_encode()
+    found = read("a.arrow", ipc(pa.table({"text": ["a", "b"], "day": days})), format="arrow")
+    assert (found.metas, [bad[2] for bad in found.bad]) == (['{"day":"1970-01-02"}'], ["undecodable"])

@@ -24,11 +24,12 @@ def test_front_matter_is_meta(read: Callable) -> None:
         "---\na: &x [1]\nb: [*x, *x]\n---\ntext\n",
         "---\n" + "[" * 1500 + "\n---\ntext\n",
         "---\nkey: value\nno end\n",
+        '---\ntitle: "\\UFFFFFFFF"\n---\ntext\n',
         "text\n---\nkey: value\n---\n",
         # `---` ends at character 65,536, where the search for the end does, and its line goes on.
         "---\ntitle: " + "x" * 65_521 + "\n--- and more\n",
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_what_is_no_front_matter_stays(read: Callable, text: str) -> None:
     found = read("a.md", text.encode(), format="markdown")

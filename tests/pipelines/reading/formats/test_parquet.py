@@ -198,3 +198,18 @@ def test_times_that_python_cannot_hold_are_kept_as_text(tmp_path: Path) -> None:
     (part,) = read_documents(source, list_files(source), 1 << 20)
     assert part.documents["text"].to_pylist() == ["a", "b"]
     assert json.loads(part.documents["meta"][1].as_py()) == {"when": "1970-01-01 00:00:00.000000"}
+
+
+def test_times_in_an_unknown_zone_are_in_utc(read: Callable) -> None:
+    when = pa.array([1_000_000], pa.timestamp("us", "Foo/Bar"))
+    found = read("a.parquet", parquet(pa.table({"text": ["a"], "when": when})), format="parquet")
+    assert found.metas == ['{"when":"1970-01-01 00:00:01.000000Z"}']
+
+
+@pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_BYTE_ARRAY"])
+def test_a_path_of_a_column_that_is_not_utf8_is_damage(read: Callable, encoding: str) -> None:
+    table = pa.table({"text": ["a"], "other": ["b"]})
+    data = bytearray(parquet(table, store_schema=False, use_dictionary=False, column_encoding={"other": encoding}))
+    data[data.rindex(b"other")] = 0x8B  # in the row group; the schema comes before
+    found = read("a.parquet", bytes(data), format="parquet")
+    assert (found.texts, found.bad) == ([], [("a.parquet", 0, "corrupt", None)])

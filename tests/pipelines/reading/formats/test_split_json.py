@@ -99,3 +99,11 @@ def test_neighbours_of_a_split_line_are_untouched(read: Callable) -> None:
     assert found.texts[-1] == "two"
     assert "".join(found.texts[1:-3]) == TEXT
     assert [bad[2] for bad in found.bad] == ["not_json"]
+
+
+@pytest.mark.parametrize("line", ['{"n":1e999,"text":"%s"}', '{"text":"%s","n":-1e999}'])
+def test_a_number_too_large_for_a_double_is_null(read: Callable, line: str) -> None:
+    for text in ("x", "x" * 150):
+        data = (line % text).encode()
+        found = read("a.jsonl", data, format="jsonl", max_document_bytes=100, oversized="split")
+        assert ("".join(found.texts), found.metas[-1], found.bad) == (text, '{"n":null}', [])

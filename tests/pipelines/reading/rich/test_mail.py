@@ -108,6 +108,8 @@ def test_encodings_and_flowed_lines() -> None:
     assert mail_text(head % (b"utf-8", b"base64") + b"R3LDtsOfZQ==", "", LIMITS)[1] == "Größe"
     assert mail_text(head % (b"nonsense", b"nonsense") + "Größe".encode(), "", LIMITS)[1] == "Größe"
     flowed = b"Subject: x\nContent-Type: text/plain; format=flowed\n\nOne \nparagraph \nhere.\n From two.\n-- \nEva"
+    extended = b"Subject: x\nContent-Type: text/plain; charset*=utf-8''utf-8\n\n"
+    assert mail_text(extended + "Größe".encode(), "", LIMITS)[1] == "Größe"
     assert mail_text(flowed, "", LIMITS)[1] == "One paragraph here.\nFrom two."
     delsp = b"Subject: x\nContent-Type: text/plain; format=flowed; delsp=yes\n\nwo \nrd"
     assert mail_text(delsp, "", LIMITS)[1] == "word"
@@ -120,6 +122,9 @@ def test_hostile_messages() -> None:
     head, text = mail_text(b"Subject: x\n" + nested, "", LIMITS)
     assert (head.get("reason"), text) == ("bad_message", "") or "meta" in head
     assert mail_text(b"Subject: x\n\n" + b"word " * 300_000, "", LIMITS)[0] == {"reason": "oversized"}
+    for parameters in (b"text/plain; charset*0*=x; charset*=y", b"multipart/mixed; boundary*0*=x; boundary*=y"):
+        unsorted = b"Subject: x\nContent-Type: " + parameters + b"\n\ntext"
+        assert mail_text(unsorted, "", LIMITS)[0] == {"reason": "bad_message"}
     strange = b"Subject: =?x?q?a?=\nDate: never\nFrom: \xff\xfe\nContent-Type: text/plain; charset*0=x\n\ntext"
     assert mail_text(strange, "", LIMITS)[1] == "text"
 

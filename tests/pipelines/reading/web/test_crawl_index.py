@@ -46,6 +46,11 @@ def test_answers_of_every_kind(tmp_path):
     assert both.captures == 6
 
 
+def test_the_key_of_a_capture_may_hold_a_brace(tmp_path):
+    lines = [f"org,example)/?s={{term}} 2024 {json.dumps(SERVER[0])}", " " + json.dumps(SERVER[1])]
+    assert len(crawl_files([written(tmp_path / "a.cdxj", lines)]).files) == 2
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -1,5 +1,6 @@
 """Pages that crash the parser, hang it or exhaust its memory are reported by name, and no other page is lost."""
 
+import json
 import pickle
 import subprocess
 from collections.abc import Callable, Iterator
@@ -252,3 +253,16 @@ def test_a_worker_that_does_not_start_blames_no_page(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Extractor, "module", "no_such_module")
     with pytest.raises(RuntimeError, match="does not start"):
         texts(web(tmp_path, page(0)))
+
+
+@pytest.mark.parametrize(
+    ("own", "kept"),
+    [("noindex", ["noindex", "noai"]), (["a", "b"], ["a", "b", "noai"]), (True, [True, "noai"]), (None, ["noai"])],
+)
+def test_a_field_named_like_a_reservation_is_listed_with_those_of_the_page(
+    read: Callable, own: object, kept: list
+) -> None:
+    html = b"<meta name=robots content=noai>" + page(1)
+    line = json.dumps({"text": html.decode(), "robots": own}).encode()
+    found = read("a.jsonl", line, format="jsonl", text_is="html_page")
+    assert list(map(json.loads, found.metas)) == [{"robots": kept}]
