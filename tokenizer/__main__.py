@@ -237,7 +237,7 @@ def _compare(options: argparse.Namespace) -> int:
         raise ValueError(f"--most-mb: got {options.most_mb}, expected more than 0")
     encoders = {name: Encoder.load(path) for name, path in _parse_names(options.tokenizers, "tokenizers")}
     files = _parse_names(options.text, "--text", unique=not options.by)
-    texts = read_groups(files, options.by, int(options.most_mb * 1e6), options.field)
+    texts = read_groups(files, options.by, options.most_mb * 1e6, options.field)
     rows = compare(encoders, texts)
     shown = [replace(row, tokenizer=printable(row.tokenizer), group=printable(row.group)) for row in rows]
     if options.chart:

@@ -66,7 +66,7 @@ class _Counts:
         self.used = other.used if not len(self.used) else self.used | other.used
 
 
-def read_groups(files: Iterable[tuple[str, str]], by: Sequence[str], most_bytes: int, field: str = "text") -> Texts:
+def read_groups(files: Iterable[tuple[str, str]], by: Sequence[str], most_bytes: float, field: str = "text") -> Texts:
     """Read texts from files, given as (name, path), and group them. For each group, the first texts are kept,
     up to about `most_bytes` of UTF-8. The text of a JSON record is the value of `field`.
 

@@ -31,6 +31,8 @@ Offsets: TypeAlias = npt.NDArray[np.int64]
 
 # `tokenizers` returns one Python list per document; batches bound how many exist at a time.
 HF_BATCH_BYTES = 1 << 20
+# What a Split does, as (behavior, invert), if gigatoken reads it right: the pieces are the matches of its regex.
+_READ_SPLITS = (("Isolated", False), ("Isolated", True), ("Removed", True))
 
 
 @dataclass(frozen=True)
@@ -65,16 +67,17 @@ class Encoder:
         if library is None and definition.kind != "byte_bpe":
             return cls(definition, "tokenizers", "not a byte-level BPE")
         encoder = cls(definition, "gigatoken", "requested" if library else "knows the pre-tokenizer")
-        try:
-            encoder._gigatoken  # noqa: B018 - loads it
-        except RuntimeError as error:  # the file is valid, since `tokenizers` has just read it
-            refusal = str(error).split("\n", 1)[0]
-            if library == "gigatoken":
-                raise ValueError(
-                    f"{definition.path}: gigatoken cannot load it ({refusal}); use library='tokenizers'"
-                ) from error
-            return cls(definition, "tokenizers", f"gigatoken: {refusal}")
-        return encoder
+        refusal = _unread_by_gigatoken(definition)
+        if refusal is None:
+            try:
+                encoder._gigatoken  # noqa: B018 - loads it
+            except RuntimeError as error:  # the file is valid, since `tokenizers` has just read it
+                refusal = str(error).split("\n", 1)[0]
+            else:
+                return encoder
+        if library == "gigatoken":
+            raise ValueError(f"{definition.path}: gigatoken cannot load it ({refusal}); use library='tokenizers'")
+        return cls(definition, "tokenizers", f"gigatoken: {refusal}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle only the definition and the choice of library."""
@@ -377,6 +380,26 @@ class Encoder:
         from tokenizers import Tokenizer
 
         return Tokenizer.from_str(self.definition.json)
+
+
+def _unread_by_gigatoken(definition: Definition) -> str | None:
+    """Return what gigatoken would ignore without an error in the pre-tokenizer of a byte-level BPE, or None.
+    It takes a lone ByteLevel as GPT-2's, and reads nothing of a sequence but the regexes of Split.
+    """
+    if definition.kind != "byte_bpe":
+        return None
+    first = definition.data["pre_tokenizer"]
+    if first["type"] == "ByteLevel":
+        return None if first["use_regex"] else "would ignore use_regex: false of ByteLevel"
+    for part in first["pretokenizers"]:
+        kind = part["type"]
+        if kind == "ByteLevel":
+            read = not part["use_regex"] and not part["add_prefix_space"]
+        else:
+            read = kind == "Split" and (part["behavior"], part["invert"]) in _READ_SPLITS
+        if not read:
+            return f"would ignore a setting of {kind}" if kind in ("ByteLevel", "Split") else f"would ignore {kind}"
+    return None
 
 
 def _require_texts(texts: pa.LargeStringArray) -> None:

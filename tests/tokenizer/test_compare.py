@@ -131,6 +131,12 @@ def test_the_command(tokenizers, files, capsys, monkeypatch):
     assert str(tokenizers["bytes"].parent.name) in capsys.readouterr().out
 
 
+def test_all_text_may_be_read(tokenizers, files, capsys):
+    arguments = ["--text", str(files / "a.jsonl"), "--most-mb", "inf", "--json"]
+    assert main(["compare", str(tokenizers["bytes"]), *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["tokens"] == sum(map(len, ENGLISH))
+
+
 def test_tokenizers_are_named_after_their_directories(tokenizers, files, capsys, monkeypatch):
     content = tokenizers["bytes"].read_bytes()
     for name in ("llama-3.1", "llama-3.2", "here"):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from tokenizer.encode import Encoder
+from tokenizer.kinds.byte_bpe import LLAMA3
 from tokenizer.kinds.character_vocabulary import character_vocabulary
 from tokenizer.vocabulary.definition import characters_of_bytes
 from tokenizer.vocabulary.specials import SPECIAL_IDS, SPECIALS
@@ -283,6 +284,39 @@ def byte_level(**changes):
     return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True, **changes}
 
 
+def split(pattern, **settings):
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False} | settings
+
+
+@pytest.mark.parametrize(
+    ("pieces", "reason"),
+    [
+        ([byte_level(use_regex=False)], "would ignore use_regex: false of ByteLevel"),
+        ([split(LLAMA3), byte_level(use_regex=False, add_prefix_space=True)], "would ignore a setting of ByteLevel"),
+        ([split(LLAMA3, behavior="Removed"), byte_level(use_regex=False)], "would ignore a setting of Split"),
+        ([split(LLAMA3, behavior="Contiguous"), byte_level(use_regex=False)], "would ignore a setting of Split"),
+        (
+            [{"type": "FixedLength", "length": 3}, split(LLAMA3), byte_level(use_regex=False)],
+            "would ignore FixedLength",
+        ),
+    ],
+)
+def test_what_gigatoken_would_ignore_goes_to_tokenizers(edited, pieces, reason):
+    whole = pieces[0] if len(pieces) == 1 else {"type": "Sequence", "pretokenizers": pieces}
+    path = edited(pre_tokenizer=whole)
+    encoder = Encoder.load(path)
+    assert (encoder.library, encoder.library_reason) == ("tokenizers", f"gigatoken: {reason}")
+    with pytest.raises(ValueError, match=f"gigatoken cannot load it \\({reason}\\); use library='tokenizers'"):
+        Encoder.load(path, "gigatoken")
+
+
+def test_the_matches_of_a_regex_may_be_written_as_what_is_kept(trained, edited):
+    kept = [split(LLAMA3, behavior="Removed", invert=True), byte_level(use_regex=False)]
+    encoder = Encoder.load(edited(pre_tokenizer={"type": "Sequence", "pretokenizers": kept}))
+    assert encoder.library == "gigatoken"
+    assert encoder.check(strings(["in 1999, it's\n\n so"]), ["x"]) == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -446,3 +480,11 @@ def test_both_libraries_agree_on_every_kind_of_character(both):
     documents = strings(["\n".join(lines[start : start + 64]) for start in range(0, len(lines), 64)])
     names = [hex(points[start]) for start in range(0, len(lines), 64)]
     assert both[0].check(documents, names) == len(names)
+
+
+def test_a_token_with_a_character_that_is_no_byte_is_its_own_text(trained, edited):
+    model = json.loads(Path(trained).read_text())["model"]
+    model["vocab"]["<unused token>"] = 2000
+    encoder = Encoder.load(edited(model=model))
+    assert encoder.definition.token_bytes(2000) == b"<unused token>"
+    assert encoder.token_starts(*encoder.encode(strings(["some"])))[0] == 0

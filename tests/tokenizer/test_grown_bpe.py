@@ -5,10 +5,12 @@ tokens merged.
 import json
 from collections import Counter
 
+import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer, pre_tokenizers
 
 from tests.tokenizer.conftest import HARD_TEXTS
+from tokenizer.encode import Encoder
 from tokenizer.kinds.byte_bpe import train_byte_bpe
 from tokenizer.kinds.byte_vocabulary import byte_vocabulary
 from tokenizer.kinds.grown_bpe import grow_byte_bpe
@@ -90,6 +92,16 @@ def test_no_two_tokens_have_the_same_text(base, tmp_path):
     for text in texts:
         before, after = (each.encode(text, add_special_tokens=False).ids for each in (old, new))
         assert [piece for token in after for piece in pieces[token]] == before
+
+
+def test_a_text_with_a_reserved_token_s_name_leaves_its_id_alone(tmp_path):
+    base = reading(tmp_path / "bytes.json", byte_vocabulary())
+    texts = [*LAW, *["x<mask>y <mask> b", "<mask>" * 9, "a <mask>"] * 60]
+    grown = reading(tmp_path / "grown.json", grow_byte_bpe(texts, base, 420))
+    assert {"<mas", "k>"} <= set(grown.tokens.values())
+    assert grown.specials == base.specials
+    tokens, _ = Encoder.load(str(tmp_path / "grown.json")).encode(pa.array(["a <mask>"], pa.large_string()))
+    assert not set(tokens.tolist()) & set(grown.specials.values())
 
 
 def test_bytes_grow_too(tmp_path):

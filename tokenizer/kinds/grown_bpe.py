@@ -46,7 +46,7 @@ def grow_byte_bpe(texts: Iterable[str], base: Definition, vocab_size: int, *, mi
     tokens = {number: token for number, token in whole.tokens.items() if number not in special}
     while True:
         learned = _learn(texts, whole, sorted(tokens), asked, min_frequency)
-        merges = _joined(learned, tokens)
+        merges = _joined(learned, tokens, whole.tokens.values())
         if len(merges) >= wanted:
             return _extended(whole, merges[:wanted])
         if len(learned) < asked:
@@ -101,11 +101,13 @@ def _as_characters(texts: Iterable[str], base: Definition) -> Iterator[str]:
     yield from written(batch)
 
 
-def _joined(learned: Iterable[tuple[str, str]], tokens: dict[int, str]) -> list[tuple[str, str]]:
-    """Return the learned merges as pairs of tokens, without those that yield an existing token or that build
-    on a merge left out.
+def _joined(
+    learned: Iterable[tuple[str, str]], tokens: dict[int, str], existing: Iterable[str]
+) -> list[tuple[str, str]]:
+    """Return the learned merges as pairs of tokens, without those that yield a token of `existing`, which
+    includes the special ones, or that build on a merge left out.
     """
-    known = set(tokens.values())
+    known = set(existing)
     texts = {chr(_FIRST + number): token for number, token in tokens.items()}
     merges: list[tuple[str, str]] = []
     for left, right in learned:

@@ -151,13 +151,14 @@ class Definition:
         return model
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return the bytes of text that a token represents. For added tokens, and in vocabularies that are
-        not byte-level, these are the UTF-8 bytes of the token as written.
+        """Return the bytes of text that a token represents. For added tokens, for tokens with a character that
+        represents no byte, and in vocabularies that are not byte-level, these are the UTF-8 bytes of the token
+        as written.
         """
-        token = self.tokens[token_id]
-        if not self._byte_level or token_id in self._added:
+        token, table = self.tokens[token_id], _byte_of_character()
+        if not self._byte_level or token_id in self._added or not table.keys() >= set(token):
             return token.encode()
-        return bytes(map(_byte_of_character().__getitem__, token))
+        return bytes(map(table.__getitem__, token))
 
     def byte_lengths(self) -> npt.NDArray[np.int64]:
         """Return the number of bytes of text that each token covers, indexed by id, as int64 of shape

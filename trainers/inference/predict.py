@@ -121,11 +121,17 @@ def predict_file(model: LocalPath, file: Location, split: str = "input", base: L
     checkpoint). `base` is the base of an adapter; the default is the base that the adapter's run recorded.
 
     The fields of the file must be named after the roles of the task's kind, such as `text` and `question`.
-    Raises UserError if there is no such file, or if `model` is not a fine-tuned model of a single task.
+    Raises UserError if there is no such file, if its suffix names no format, or if `model` is not a fine-tuned
+    model of a single task.
     """
     opened = open_task_model(model)
     name = str(file if file.local is None else file.local.absolute())
     task = _task_of_file(opened.config.tasks[0], name, split)
+    if task.format_of(name) is None:
+        raise UserError(
+            f"{file}: --input: the suffix names no format; expected .jsonl, .csv, .tsv, .parquet, .conll or .conllu, each "
+            f"also with .gz; rename the file"
+        )
     if not available_splits(task, None):
         raise UserError(f"{file}: no such file; give one with --input")
     config = replace(opened.config, tasks=(task,))

@@ -2,7 +2,7 @@
 Parquet file of the same name with a row per item.
 
 `trainers evaluate RUN --checkpoints` writes them. NAME is the suite or the tasks, followed by the settings
-that differ from the defaults. A result belongs to one checkpoint: if the checkpoint of that step now has
+that differ from the defaults; a long NAME is cut. A result belongs to one checkpoint: if the checkpoint of that step now has
 another checksum, the command evaluates it again.
 """
 
@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import xxhash
+
 from gristmill.errors import ConfigError, CorruptFileError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.parsing import expand_location
@@ -20,6 +22,7 @@ from trainers.config.pretraining import PeriodicEvaluation
 
 FORMAT = "gristmill-checkpoint-evaluation/1"
 FOLDER = "evaluations"
+_NAME_BYTES = 255  # the limit of common file systems
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,13 @@ def resolve_evaluation(evaluation: PeriodicEvaluation) -> PeriodicEvaluation:
 
 def evaluation_name(title: str, settings: Mapping[str, Any]) -> str:
     """Return the name of an evaluation, `TITLE,NAME=VALUE,...`, with `settings` sorted by name. Each `/` in
-    the title becomes `_`.
+    the title becomes `_`. A name that is too long for a directory is cut and ends in a digest of the whole.
     """
-    return ",".join([title.replace("/", "_"), *(f"{name}={value}" for name, value in sorted(settings.items()))])
+    name = ",".join([title.replace("/", "_"), *(f"{name}={value}" for name, value in sorted(settings.items()))])
+    whole = name.encode()
+    if len(whole) <= _NAME_BYTES:
+        return name
+    return f"{whole[:200].decode(errors='ignore')}...{xxhash.xxh3_64_hexdigest(whole)}"
 
 
 def versions_of(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

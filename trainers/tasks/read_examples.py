@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from gristmill.errors import UserError
 from gristmill.storage.location import FileRecord, Location
 from trainers.tasks.examples import HIDDEN, Examples
-from trainers.tasks.formats.row_set import RowSet, shown
+from trainers.tasks.formats.row_set import MISSING, RowSet, shown
 from trainers.tasks.gold_columns import (
     read_answers,
     read_choices,
@@ -26,6 +26,8 @@ from trainers.tasks.schema.task import GOLD, Layout, Role, Task
 from trainers.tasks.task_files import SplitFiles, find_split
 
 _Fields = dict[str, Any]
+_TEXTS = ("text", "text_b", "words", "question", "passage", "candidates", "good", "bad", "subject")
+_GOLDS = ("label", "tags", "target", "accepted")  # `answers` may be empty
 
 
 def read_examples(task: Task, split: str, data: Location | None) -> Examples:
@@ -62,7 +64,7 @@ def locate_example(task: Task, split: str, data: Location | None, number: int) -
 def _row_sets(files: SplitFiles, labelled: bool) -> tuple[list[RowSet], tuple[FileRecord, ...]]:
     sets, records = read_rows(files)
     if files.layout.incomplete_rows == "skip":
-        roles = ("text", "text_b", "label") if labelled else ("text", "text_b")
+        roles = (*_TEXTS, *_GOLDS) if labelled else _TEXTS
         sets = [rows for rows in (_without_empty(rows, files.layout, roles) for rows in sets) if len(rows)]
         if not sets:
             raise UserError(f"{files.paths[0]}: holds no complete row")
@@ -100,13 +102,15 @@ def _is_text(value: Any) -> bool:
 
 
 def _without_empty(rows: RowSet, layout: Layout, roles: tuple[str, ...]) -> RowSet:
-    columns = [rows.column(layout.roles[role], role) for role in roles if role in layout.roles]
-    whole = [
-        row
-        for row, texts in enumerate(zip(*columns, strict=True))
-        if all(text is not None and label_text(text) for text in texts)
-    ]
+    columns = [rows.column(layout.roles[role], role, complete=False) for role in roles if role in layout.roles]
+    whole = [row for row, values in enumerate(zip(*columns, strict=True)) if all(map(_is_filled, values))]
     return replace(rows.keep(whole), skipped=rows.skipped + len(rows) - len(whole))
+
+
+def _is_filled(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(map(_is_filled, value))
+    return value is not None and value is not MISSING and bool(label_text(value))
 
 
 def _classify(rows: RowSet, layout: Layout, task: Task, labelled: bool) -> _Fields:

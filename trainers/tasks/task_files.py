@@ -80,11 +80,11 @@ class _Candidate:
     def find(self, split: str) -> SplitFiles | None:
         form = self.layout.format_of(self.pattern)
         assert form is not None  # Layout.check
-        if "{column}" not in self.pattern:
-            paths = _match(self.root, self.pattern)
+        paths = match_files(self.root, self.pattern)
+        if paths or "{column}" not in self.pattern:
             return SplitFiles(self.layout, form, paths) if paths else None
         columns = _text_columns(self.layout, split)
-        matched = [_match(self.root, self.pattern.replace("{column}", column)) for column in columns]
+        matched = [match_files(self.root, self.pattern.replace("{column}", column)) for column in columns]
         if any(len(paths) != 1 for paths in matched):
             return None
         return SplitFiles(self.layout, form, tuple(paths[0] for paths in matched), columns)
@@ -121,13 +121,17 @@ def _text_columns(layout: Layout, split: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for column in columns for name in fields_of(column) or [column]))
 
 
-def _match(root: Location, pattern: str) -> tuple[Location, ...]:
-    for variant in (pattern, f"{pattern}.gz"):
-        if any(mark in pattern for mark in "*?["):
-            if matched := sorted(root.glob(variant), key=str):
-                return tuple(matched)
-        elif (path := root / variant).is_file():
+def match_files(root: Location, pattern: str) -> tuple[Location, ...]:
+    """Return the files below `root` that `pattern`, or `pattern` with `.gz` appended, names: the file of
+    exactly this name if there is one, otherwise all files whose names match, in order of their names.
+    """
+    variants = (pattern, f"{pattern}.gz")
+    for variant in variants:
+        if (path := root / variant).is_file():
             return (path,)
+    for variant in variants if any(mark in pattern for mark in "*?[") else ():
+        if matched := sorted(root.glob(variant), key=str):
+            return tuple(matched)
     return ()
 
 

@@ -131,7 +131,7 @@ def parse_outputs(examples: Examples, texts: Sequence[str]) -> np.ndarray | list
     before, _, after = (piece.strip() for piece in _around(templates))
     bare = [text.strip().removeprefix(before).removesuffix(after).strip() for text in texts]
     if task.kind == "classify":
-        exact = {word: number for number, word in enumerate(_words(task, templates))}
+        exact = {word.strip(): number for number, word in enumerate(_words(task, templates))}
         numbers = {word.lower(): number for word, number in exact.items()} | exact
         return np.array([numbers.get(text, numbers.get(text.lower(), HIDDEN)) for text in bare], np.int64)
     if task.kind == "regress":

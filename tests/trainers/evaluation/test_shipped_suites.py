@@ -22,7 +22,9 @@ from tokenizer.encode import Encoder
 from tokenizer.vocabulary.definition import read_definition
 from trainers.__main__ import main
 from trainers.evaluation.scoring.scorer import Likelihoods, Scorer
+from trainers.evaluation.suites.clean_scores import clean_scores
 from trainers.evaluation.suites.fact_result import fact_result
+from trainers.evaluation.suites.item_file import write_item_file
 from trainers.evaluation.suites.items import NEUTRAL, read_items
 from trainers.evaluation.suites.run_evaluation import EvaluationSettings, evaluate_models
 from trainers.evaluation.suites.suite_result import compare_results, suite_results
@@ -91,8 +93,8 @@ def test_facts_are_chosen_among_the_objects_of_their_relation(capitals):
     assert ("Anna is a", " poet by profession") in scorer.asked
     rows = {row["id"]: row for row in result.rows.to_pylist()}
     # The objects are Madrid, Paris and Rome; without a preference the first one is chosen.
-    assert [rows[f"P36/{n}"]["predictions"] for n in (2, 3, 4, 5)] == [[1, 1], [2, 2], [2, 0], [0, 0]]
-    assert [rows[f"P36/{n}"]["rank"] for n in (2, 3, 4, 5)] == [1, 1, 2, 1]
+    assert [rows[n]["predictions"] for n in "2345"] == [[1, 1], [2, 2], [2, 0], [0, 0]]
+    assert [rows[n]["rank"] for n in "2345"] == [1, 1, 2, 1]
     assert result.scores["accuracy"].value == 4 / 6
     assert result.scores["always_right"].value == 4 / 6
     assert result.scores["consistency"].value == 3 / 4
@@ -102,10 +104,18 @@ def test_facts_are_chosen_among_the_objects_of_their_relation(capitals):
     assert result.scores["gold_probability"].value == pytest.approx(sum(shares) / 6)
     assert result.chance == (1 + 2) / 6
     assert sorted(result.parts(result.subtasks)) == ["P1 job", "P36 capital"]
-    assert rows["P36/2"]["bytes"] == [6, 5, 4]
+    assert rows["2"]["bytes"] == [6, 5, 4]
     few = fact_result("m", scorer, facts, 1)
-    assert few.rows["id"].to_pylist() == ["P1/0", "P36/2"]
+    assert few.rows["id"].to_pylist() == ["0", "2"]
     assert few.chance == 0  # neither Anna's job nor the capital of France is the most common one of all facts
+
+
+def test_facts_have_the_ids_under_which_a_corpus_is_searched_for_them(capitals, tmp_path):
+    write_item_file([(capitals, "test")], None, LocalPath(tmp_path / "items.jsonl"))
+    items = [json.loads(line)["id"] for line in (tmp_path / "items.jsonl").read_text().splitlines()]
+    result = fact_result("m", Known(lambda context, text: 0.0), read_facts(capitals, "test", None), None)
+    (score,) = clean_scores([result], {"m": dict.fromkeys(items[:3], 1.0)})
+    assert (score.items, score.searched, score.found) == (6, 3, 3)
 
 
 def test_facts_without_their_statements_are_refused(capitals, tmp_path):

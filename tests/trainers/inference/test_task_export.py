@@ -426,6 +426,15 @@ def test_an_export_predicts_what_its_run_does(name, kind, method, head, bases, f
             predict_file(LocalPath(export), given, base=copied)
 
 
+def test_a_file_whose_name_tells_no_format_is_refused(bases, files, tmp_path):
+    run = LocalPath(tmp_path / "run")
+    run_of(run, job_of(bases("bert"), files, "classify"))
+    for name in ("texts.txt", "texts.JSONL", "none.gz"):
+        message = rf"{name}: --input: the suffix names no format; expected \.jsonl, .*; rename the file"
+        with pytest.raises(UserError, match=message):
+            predict_file(run, LocalPath(tmp_path / name))
+
+
 def test_a_head_without_a_stock_class_is_written_for_us_alone(bases, files, tmp_path):
     import transformers
 

@@ -149,6 +149,16 @@ def test_many_files_are_one_split(tmp_path):
     assert same_pairs(read(task_of(tmp_path, "classify", **{**PAIRS, "files": {"train": "part-*.jsonl"}})))
 
 
+@pytest.mark.parametrize("name", ["train [1].jsonl", "train?.jsonl", "{column}.jsonl", "[x] {column}.jsonl"])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_file_of_exactly_this_name_comes_before_those_that_match_it(tmp_path, name, suffix):
+    for other in ("train 1.jsonl", "train1.jsonl", "a.jsonl", "x a.jsonl"):
+        write_lines(tmp_path / other, [{**ROWS[0], "a": "other"}])
+    content = write_lines(tmp_path / "rows.jsonl", ROWS).read_bytes()
+    (tmp_path / f"{name}{suffix}").write_bytes(gzip.compress(content) if suffix else content)
+    assert same_pairs(read(task_of(tmp_path, "classify", **{**PAIRS, "files": {"train": name}})))
+
+
 def test_fields_inside_fields_composed_texts_and_conditions(tmp_path):
     rows = [
         {"q": {"stem": "Why?", "options": [{"t": "x"}, {"t": "y"}]}, "who": "Ann", "key": "B", "fold": 1},
@@ -418,6 +428,40 @@ def test_incomplete_rows_are_skipped_and_counted_where_the_task_says_so(tmp_path
     (tmp_path / "train.tsv").write_text("y\ta\nno\t \n")
     with pytest.raises(UserError, match="holds no complete row"):
         read(task_of(tmp_path, "classify", **{**SENTENCES, "files": {"train": "train.tsv"}}, incomplete_rows="skip"))
+
+
+SPAN = {"q": "who?", "p": "Ann ran.", "o": []}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "whole", "incomplete"),
+    [
+        ("classify", {"text": "a", "label": "y"}, {"a": "x", "y": "no"}, [{"a": "x"}, {"y": "no"}, {"a": None, "y": "no"}]),
+        ("regress", {"text": "{a} {b}", "label": "v"}, {"a": "x", "b": "y", "v": 1}, [{"a": "x", "v": 1}]),
+        ("tag", {"words": "w", "tags": "t"}, {"w": ["x"], "t": ["no"]}, [{"w": []}, {"w": ["x", " "], "t": ["no"] * 2}]),
+        ("span", {"question": "q", "passage": "p", "answers": "o"}, SPAN, [{**SPAN, "q": " "}, {"q": "who?", "o": []}]),
+        ("choose", {"text": "a", "candidates": ["b", "c.d"], "label": "k"}, {"a": "x", "b": "y", "c": {"d": "z"}, "k": 0},
+         [{"a": "x", "b": "", "c": {"d": "z"}, "k": 0}, {"a": "x", "b": "y", "c": {}, "k": 0}]),
+        ("generate", {"text": "a", "target": "g"}, {"a": "x", "g": ["y"]}, [{"a": "x", "g": ["y", ""]}, {"a": "x", "g": []}]),
+        ("minimal_pairs", {"good": "a", "bad": "b"}, {"a": "x", "b": "y"}, [{"a": "x"}, {"a": "", "b": "y"}]),
+        ("facts", {"subject": "a", "target": "g"}, {"a": "x", "g": "y"}, [{"a": "x"}, {"a": " ", "g": "y"}]),
+        ("text", {"text": "a"}, {"a": "x"}, [{"a": " "}, {"b": "x"}]),
+    ],
+)  # fmt: skip
+def test_incomplete_rows_of_every_kind_are_skipped(tmp_path, kind, fields, whole, incomplete):
+    write_lines(tmp_path / "train.jsonl", [whole, *incomplete])
+    more = {"labels": ["no", "yes"]} if kind in ("classify", "tag") else {"no_answer": True} if kind == "span" else {}
+    more |= {"minimal_pairs": {"metrics": ["accuracy"]}, "facts": {"metrics": ["accuracy"]}}.get(kind, {})
+    more |= {"metrics": ["bits_per_byte"]} if kind == "text" else {}
+    task = task_of(tmp_path, kind, files={"train": "train.jsonl"}, columns=fields, incomplete_rows="skip", **more)
+    examples = read(task)
+    assert (len(examples), examples.skipped) == (1, len(incomplete))
+
+
+def test_hidden_gold_makes_no_row_incomplete(tmp_path):
+    write_lines(tmp_path / "train.jsonl", [{"a": "x", "y": ""}, {"a": "z"}])
+    fields = {**SENTENCES, "incomplete_rows": "skip", "unlabelled": ["train"]}
+    assert len(read(task_of(tmp_path, "classify", **fields))) == 2
 
 
 @pytest.mark.parametrize(

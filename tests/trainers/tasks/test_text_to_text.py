@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from gristmill.errors import ConfigError
 from tests.trainers.tasks.writing import read, task_of, write_lines
 from trainers.tasks.load_task import load_suite
 from trainers.tasks.predictions import predictions_of, score_predictions
@@ -80,6 +81,17 @@ def test_words_that_differ_only_in_case_are_told_apart(tmp_path):
         templates = {"input": "{text}", "target": "{label}", "words": dict(zip(("no", "yes"), words, strict=True))}
         examples = examples_of(tmp_path, "classify", templates=templates)
         assert parse_outputs(examples, [text for (text,) in render_targets(examples)]).tolist() == [0, 1]
+
+
+def test_white_space_at_the_ends_of_a_word_is_written_and_not_read(tmp_path):
+    templates = {"input": "{text}", "target": "{label}", "words": {"no": " No", "yes": " Yes\n"}}
+    examples = examples_of(tmp_path, "classify", templates=templates)
+    targets = [text for (text,) in render_targets(examples)]
+    assert targets == [" No", " Yes\n"]
+    assert parse_outputs(examples, targets).tolist() == parse_outputs(examples, ["no", "Yes"]).tolist() == [0, 1]
+    templates["words"]["no"] = "Yes"
+    with pytest.raises(ConfigError, match="words: two labels have the same word"):
+        examples_of(tmp_path, "classify", templates=templates)
 
 
 @pytest.mark.parametrize(

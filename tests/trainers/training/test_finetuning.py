@@ -251,3 +251,13 @@ def test_models_that_write_are_scored_by_what_they_write(task_file, corpus_direc
     output = tmp_path / "out.jsonl"
     assert main(["predict", str(run), "--input", str(tmp_path / "texts.jsonl"), "--output", str(output)]) == 0
     assert len(output.read_text().splitlines()) == 2
+
+
+def test_tags_with_spaces_are_not_written_as_text(task_file):
+    task = replace(load_task(str(task_file)), kind="tag", labels=("O", "first name"))
+    job = finetune("find", (task,), tiny_gpt2().model, None, Full())
+    job.check()
+    with pytest.raises(
+        ValueError, match="tasks: find has the label 'first name', but tags written as text have spaces"
+    ):
+        replace(job, encoding=Encoding(text_to_text=True)).check()

@@ -151,6 +151,16 @@ def test_training_looks_where_evaluate_stores(monkeypatch):
     assert evaluation_name("probes", settings.settings) == name_of(suite, [], EvaluationSettings(limit=2))
 
 
+def test_a_name_that_is_too_long_for_a_directory_is_cut_and_stays_unique(tmp_path):
+    task = "ü" * 120
+    assert evaluation_name(task, {"limit": 12345}) == f"{task},limit=12345"
+    long = [evaluation_name(f"{task}/{task}", {"limit": limit}) for limit in (1, 2)]
+    assert long[0] != long[1]
+    for name in long:
+        assert name.startswith("ü" * 100 + "...")
+        (tmp_path / name).mkdir()
+
+
 def test_settings_without_files_are_refused_before_training(tmp_path):
     with pytest.raises(ConfigError, match="suite: got 'blim'; did you mean 'blimp'"):
         resolve_evaluation(PeriodicEvaluation("blim", data=str(tmp_path)))

@@ -20,7 +20,7 @@ from gristmill.storage.store import digest
 from tokenizer.encode import Encoder
 from trainers.rows.index_cache import load_or_make
 
-_VERSION = 2
+_VERSION = 3  # version 2 may hold the ids that gigatoken gave for a pre-tokenizer that it only partly read
 _BATCH_BYTES = 1 << 22  # bytes of text in which tokens are located at a time
 
 

@@ -44,7 +44,7 @@ def fact_result(model: str, scorer: Scorer, facts: FactSet, limit: int | None) -
             chosen = scores.argmax(axis=2)
             for fact in range(len(scores)):
                 right, its = gold[first + fact], scores[fact, 0]
-                rows["id"].append(f"{relation.name}/{relation.places[first + fact]}")
+                rows["id"].append(facts.examples.ids[relation.places[first + fact]])
                 rows["gold"].append(right)
                 rows["prediction"].append(int(chosen[fact, 0]))
                 rows["predictions"].append(chosen[fact].tolist())

@@ -138,7 +138,7 @@ def _objects(data: str, path: str) -> Iterator[tuple[int, Record]]:
             raise UserError(f"{path}: line {number}: not JSON: {reason}; correct it, or name another format") from None
         if not isinstance(record, dict):
             raise UserError(f"{path}: line {number}: holds no JSON object; expected {{column: value}}")
-        _check_text(line, record, f"{path}: line {number}")
+        check_text(line, record, f"{path}: line {number}")
         yield number, record
 
 
@@ -149,11 +149,11 @@ def _whole(data: str, path: str) -> Any:
         raise UserError(
             f"{path}: line {error.lineno}: not JSON: {error.msg}; correct it, or name another format"
         ) from None
-    _check_text(data, document, path)
+    check_text(data, document, path)
     return document
 
 
-def _check_text(data: str, document: Any, where: str) -> None:
+def check_text(data: str, document: Any, where: str) -> None:
     """Raise UserError if a string contains a lone surrogate, which JSON can express as an escape but UTF-8
     cannot represent.
     """

@@ -55,39 +55,42 @@ class RowSet:
         """Return the position of a row as messages show it, such as `train.tsv: line 17`."""
         return f"{self.path}: {self.unit} {self.places[row]}"
 
-    def column(self, spec: str | int | tuple[str | int, ...], role: str) -> list[Any]:
+    def column(self, spec: str | int | tuple[str | int, ...], role: str, *, complete: bool = True) -> list[Any]:
         """Return the values of a column, one per row. `spec` is a name, a number, a path `a.b` or a template
         that combines columns. For a tuple of these, the value of each row is a list. Raises UserError if the
-        file lacks the column, or a row lacks the field.
+        file lacks the column or, with `complete`, if a row lacks the field; otherwise its value is MISSING.
         """
         if isinstance(spec, tuple):
-            return [[*values] for values in zip(*(self.column(name, role) for name in spec), strict=True)]
+            each = [self.column(name, role, complete=complete) for name in spec]
+            return [[*values] for values in zip(*each, strict=True)]
         if isinstance(spec, str) and fields_of(spec):
-            return self._composed(spec, role)
+            return self._composed(spec, role, complete)
         if spec in self.columns:
-            return self._complete(self.columns[spec], spec, role)
+            return self._checked(self.columns[spec], spec, role, complete)
         head, _, rest = str(spec).partition(".")
         if not rest or head not in self.columns:
             names = [str(name) for name in self.columns]
             hidden = "; if the gold is hidden, list the split under `unlabelled`" if role in _GOLD else ""
             raise UserError(f"{self.path}: columns.{role}: no column {spec!r}{near_match(str(spec), names)}{hidden}")
         path = rest.split(".")
-        return self._complete([_descend(value, path) for value in self.columns[head]], spec, role)
+        return self._checked([_descend(value, path) for value in self.columns[head]], spec, role, complete)
 
-    def _complete(self, values: list[Any], spec: str | int, role: str) -> list[Any]:
-        if MISSING in values:
+    def _checked(self, values: list[Any], spec: str | int, role: str, complete: bool) -> list[Any]:
+        if complete and MISSING in values:
             row = next(i for i, value in enumerate(values) if value is MISSING)
             raise UserError(
                 f"{self.at(row)}: columns.{role}: no field {spec!r}; correct the row, or name another column"
             )
         return values
 
-    def _composed(self, template: str, role: str) -> list[str]:
+    def _composed(self, template: str, role: str, complete: bool) -> list[Any]:
         pieces = _PART.split(template)
-        columns = [self.column(_key(name), role) for name in pieces[1::2]]
+        columns = [self.column(_key(name), role, complete=complete) for name in pieces[1::2]]
         texts = pieces[0::2]
         return [
-            texts[0] + "".join(f"{value}{text}" for value, text in zip(row, texts[1:], strict=True))
+            MISSING
+            if MISSING in row
+            else texts[0] + "".join(f"{value}{text}" for value, text in zip(row, texts[1:], strict=True))
             for row in zip(*columns, strict=True)
         ]
 

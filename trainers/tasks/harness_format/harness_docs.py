@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 from gristmill.errors import UserError
 from gristmill.storage.location import FileRecord, Location
 from gristmill.storage.parsing import parse_location
+from trainers.tasks.formats.json_rows import check_text
 from trainers.tasks.harness_format.doc_templates import RowTemplates, render_text
 from trainers.tasks.harness_format.harness_task import HarnessTask
-from trainers.tasks.task_files import decode, read_content
+from trainers.tasks.task_files import decode, match_files, read_content
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ def _read(
     return [(place, {name: row.get(name) for name in names}) for place, row in found], tuple(records)
 
 
-def _find(task: Path, name: str, data: Location | None) -> list[Location]:
+def _find(task: Path, name: str, data: Location | None) -> tuple[Location, ...]:
     if name.startswith(("/", "~")) or "://" in name:
         folder, _, last = name.rpartition("/")
         roots = [(parse_location(folder or "/", field="data_files"), last)]
@@ -182,12 +183,8 @@ def _find(task: Path, name: str, data: Location | None) -> list[Location]:
         own = parse_location(str(task.absolute().parent), field="data_files")
         roots = [(root, name) for root in (own, data) if root is not None]
     for root, pattern in roots:
-        for variant in (pattern, f"{pattern}.gz"):
-            matched = (
-                sorted(root.glob(variant), key=str) if any(mark in pattern for mark in "*?[") else [root / variant]
-            )
-            if matched and all(path.is_file() for path in matched):
-                return matched
+        if matched := match_files(root, pattern):
+            return matched
     looked = ", ".join(str(root / pattern) for root, pattern in roots)
     raise UserError(f"{task}: data_files: no file; looked for {looked}, each also with .gz; give data=DIR")
 
@@ -213,6 +210,7 @@ def _rows(loader: str, content: bytes, path: Location) -> Iterator[dict[str, Any
             value = json.loads(line)
         except ValueError as error:
             raise UserError(f"{path}: {f'line {number}: ' if number else ''}not JSON: {error}; correct it") from None
+        check_text(line, value, f"{path}: line {number}" if number else str(path))
         for row in value if isinstance(value, list) else [value]:
             if not isinstance(row, dict):
                 raise UserError(f"{path}: {f'line {number}: ' if number else ''}expected objects; correct it")

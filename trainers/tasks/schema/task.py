@@ -111,8 +111,8 @@ class Layout:
     files, which are converted to BIO; the default is `bio` if `entity_f1` is measured. `unlabelled` lists the
     splits whose gold is hidden: they can be predicted but not scored. `where` maps columns to lists of
     values; only rows that have one of these values in each of the columns are kept. A table row with the
-    wrong number of columns is an error; with `incomplete_rows: skip`, such rows, and rows with an empty text
-    or label, are skipped and counted.
+    wrong number of columns is an error; with `incomplete_rows: skip`, such rows, and rows with an empty or
+    missing text, candidate, label, tag or target, are skipped and counted.
     """
 
     files: dict[str, str | tuple[str, ...]]
@@ -217,9 +217,9 @@ class Templates:
     no_answer: str = "unanswerable"
 
     def check(self) -> None:
-        """Validate that `step` is positive and that no two labels have the same word."""
+        """Validate that `step` is positive and that no two labels have the same word, up to white space at its ends."""
         _require(self.step > 0, f"step: got {self.step}, allowed above 0")
-        words = list((self.words or {}).values())
+        words = [word.strip() for word in (self.words or {}).values()]
         _require(len(set(words)) == len(words), "words: two labels have the same word; give each its own")
 
 

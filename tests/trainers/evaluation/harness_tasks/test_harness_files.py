@@ -324,6 +324,24 @@ def test_settings_of_written_answers_that_do_not_fit_are_one_line(written, old, 
     assert "\n" not in str(error.value)
 
 
+def test_half_a_surrogate_pair_is_named(written, tmp_path):
+    path = written()
+    write_lines(tmp_path / "test.jsonl", [*ROWS, {**ROWS[0], "q": "cut \ud83d"}])
+    with pytest.raises(UserError, match=r"test\.jsonl: line 10: holds half of a surrogate pair"):
+        read_harness_items(load_harness_task(path), None, 0, None)
+    (tmp_path / "test.jsonl").write_text(json.dumps([{**ROWS[0], "q": "cut \ud83d"}]))
+    with pytest.raises(UserError, match=r"test\.jsonl: holds half of a surrogate pair"):
+        read_harness_items(load_harness_task(path), None, 0, None)
+
+
+def test_a_file_whose_name_looks_like_a_pattern_is_read(written, tmp_path):
+    path = written(CHOICE.replace("test: test.jsonl", "test: 'test [1].jsonl'"))
+    write_lines(tmp_path / "test 1.jsonl", ROWS[:3])
+    assert len(read_harness_items(load_harness_task(path), None, 0, None).asked.ids) == 3
+    write_lines(tmp_path / "test [1].jsonl", ROWS[:5])
+    assert len(read_harness_items(load_harness_task(path), None, 0, None).asked.ids) == 5
+
+
 SHOT = "num_fewshot: 1\nfewshot_config: {sampler: first_n, samples: [{q: x, c: [u, v], y: %s}]}\nmetadata"
 
 
