@@ -332,7 +332,7 @@ def test_against_a_finished_corpus_equals_one_build(tmp_path, monkeypatch, verif
 
 def test_a_corpus_is_not_compared_with_itself_nor_twice_with_another(tmp_path):
     corpus(tmp_path, {"a": [TEXT, "another"]}, TextHash(), DedupExact())
-    with pytest.raises(UserError, match="against: .*out: is the corpus that is being built"):
+    with pytest.raises(UserError, match=r"against: .*out: is the corpus that is being built"):
         corpus(tmp_path, {"a": [TEXT, "another"]}, TextHash(), DedupExact(against=(str(tmp_path / "out"),)))
     with pytest.raises(ValueError, match="against: 'a' occurs twice; its documents would count twice"):
         DedupExact(against=("a", "b", "a")).check()
