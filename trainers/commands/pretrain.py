@@ -49,6 +49,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     from trainers.config.pretraining import Pretraining
     from trainers.data.packed_corpus import corpus_of
     from trainers.recipes import RECIPES
+    from trainers.runs.checkpoint import published
     from trainers.runs.exclusion import exclude
     from trainers.runs.ledger import copy_ledger
     from trainers.runs.resolve import resolve
@@ -72,7 +73,10 @@ def _pretrain(options: argparse.Namespace) -> int:
     config = replace(config, data=read_weights(config.data))
     corpus = corpus_of(config)
     run = run or LocalPath("data/runs", config.name)
-    config = resolve(replace(config, init=known_init(run, config.init)), corpus)
+    init, begun = known_init(run, config.init), bool(published(run))
+    # Once the run has a checkpoint, it no longer needs its parent, which may be gone.
+    config = resolve(replace(config, init=None if begun else init), corpus)
+    config = replace(config, init=init if begun else config.init)
     if _is_follower():
         return _launch(config, corpus, run, options.workers)
     with locked(run):

@@ -1,6 +1,7 @@
 """Parse the `name=value` settings that several commands take."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gristmill.errors import ConfigError
@@ -27,15 +28,22 @@ def corpora_of(named: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def read_weights(data: "Data") -> "Data":
-    """Return `data` with its weights read from a file if `data.weights` is the name of a YAML file. Raises
-    ConfigError if the file has no mapping `weights`.
+    """Return `data` with its weights, and those of its stages, read from a file where they are the name of a
+    YAML file. Raises ConfigError if the file has no mapping `weights`.
     """
-    from gristmill.config import load_yaml, parse, plain
+    stages = tuple(
+        replace(stage, weights=_read(stage.weights, f"data.stages[{i}].weights")) for i, stage in enumerate(data.stages)
+    )
+    return replace(data, weights=_read(data.weights, "data.weights"), stages=stages)
+
+
+def _read(weights: str | dict[str, float], field: str) -> str | dict[str, float]:
+    from gristmill.config import load_yaml, parse
     from trainers.config.pretraining import Data
 
-    if not isinstance(data.weights, str) or not data.weights.endswith((".yaml", ".yml")):
-        return data
-    weights = load_yaml(parse_local(data.weights, "data.weights")).get("weights")
-    if not isinstance(weights, dict):
-        raise ConfigError(f"data.weights: {data.weights} has no mapping `weights`; give the proposal.yaml of a study")
-    return parse(Data, plain(data) | {"weights": weights}, data.weights)
+    if not isinstance(weights, str) or not weights.endswith((".yaml", ".yml")):
+        return weights
+    found = load_yaml(parse_local(weights, field)).get("weights")
+    if not isinstance(found, dict):
+        raise ConfigError(f"{field}: {weights} has no mapping `weights`; give the proposal.yaml of a study")
+    return parse(Data, {"weights": found}, weights).weights

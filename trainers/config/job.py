@@ -160,7 +160,7 @@ class Checkpoints:
     """When checkpoints are written and which are kept. A checkpoint is written every `every` steps, when the
     run ends or is stopped, at every step that is evaluated (`evaluation`) and, in fine-tuning, after every
     validation that is the best so far. The newest `keep` are kept, in addition to the best of a fine-tuning
-    run and, unless `keep_every` is 0, those at multiples of `keep_every` steps.
+    run, the best up to each of them and, unless `keep_every` is 0, those at multiples of `keep_every` steps.
     """
 
     every: int = 250

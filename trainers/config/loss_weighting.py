@@ -53,8 +53,8 @@ class ADO:
     `credit_exponent` x speed. The prior is the domain's share of all targets read so far, which follows
     `data.weights`. Credit is the moving average of the weights with rate `credit_rate`. The weights are
     `policy_rate` x preference + (1 - `policy_rate`) x the mean of the weights since the warm-up, mixed with
-    uniform weights, whose share in the mix is `smoothing`. During the first `warmup_fraction` of the steps,
-    the weights are the prior. The curves begin halfway through the warm-up, and the laws are refitted
+    uniform weights, whose share in the mix is `smoothing`. During the first `warmup_fraction` of the steps
+    (2 or more), the weights are the prior. The curves begin halfway through the warm-up, and the laws are refitted
     whenever the number of steps has grown by 2 %.
 
     The paper draws domains by these weights. Here domains are drawn by `data.weights`, so that the order of

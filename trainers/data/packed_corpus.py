@@ -3,7 +3,7 @@ into sequences, and make rows from the sequences.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -322,7 +322,7 @@ def packed_phases_of(corpus: TrainingCorpus, config: Pretraining) -> tuple[Packe
     Raises CorruptFileError if a shard is missing or has the wrong size, and ConfigError if the corpus lacks
     something that the objective or the packing needs.
     """
-    sources = tuple(corpus.train[name] for name in mixture_of(corpus, config.data).names)
+    sources = tuple(corpus.train[name] for name in sources_read(config.data))
     for source in sources:
         source.check()
     check_lengths(corpus.directory, config.objective, sources)
@@ -341,7 +341,7 @@ def order_of(corpus: TrainingCorpus, config: Pretraining, packed_phases: tuple[P
         )
         for packed, end in zip(packed_phases, ends, strict=True)
     ]
-    return Order(phases, mixture_of(corpus, config.data), config.seed, corpus.fingerprint)
+    return Order(phases, mixture_of(config.data, phases[-1].streams), config.seed, corpus.fingerprint)
 
 
 def _stream(source: SourceStream, length: int, config: Pretraining) -> Stream:
@@ -433,24 +433,29 @@ def _marks_of(tokenizer: str, checksum: str) -> np.ndarray:
     return word_marks(read_definition(tokenizer))
 
 
-def mixture_of(corpus: TrainingCorpus, data: Data) -> SourceMixture:
-    """Return the mixture that a resolved configuration describes. It contains the sources whose weight is
-    positive in some stage, ordered by name.
+def sources_read(data: Data) -> tuple[str, ...]:
+    """Return the names of the sources whose weight is positive in some stage of a resolved configuration,
+    sorted.
     """
-    assert isinstance(data.weights, dict)
+    return tuple(sorted({name for _, weights in _stages(data) for name, weight in weights.items() if weight > 0}))
+
+
+def mixture_of(data: Data, streams: Sequence[Stream]) -> SourceMixture:
+    """Return the mixture of the sources `streams` that a resolved configuration describes. Its caps count
+    epochs of the sequences that are read.
+    """
+    epochs = data.max_epochs if isinstance(data.max_epochs, dict) else {}
+    caps = {each.name: epoch_cap(each.tokens, epochs[each.name]) for each in streams if each.name in epochs}
+    return build_mixture(_stages(data), caps, [each.name for each in streams])
+
+
+def _stages(data: Data) -> list[tuple[float, dict[str, float]]]:
     stages: list[tuple[float, dict[str, float]]] = []
     for stage in data.stages:
         assert isinstance(stage.weights, dict)
         stages.append((float(stage.until_tokens), stage.weights))
-    stages.append((math.inf, data.weights))
-    names = sorted({name for _, weights in stages for name, weight in weights.items() if weight > 0})
-    epochs = data.max_epochs if isinstance(data.max_epochs, dict) else {}
-    caps = {name: epoch_cap(_tokens_read(corpus.train[name], data), epochs[name]) for name in names if name in epochs}
-    return build_mixture(stages, caps, names)
-
-
-def _tokens_read(source: SourceStream, data: Data) -> int:
-    return max(round(data.subset * source.tokens), min(source.tokens, data.sequence_length))
+    assert isinstance(data.weights, dict)
+    return [*stages, (math.inf, data.weights)]
 
 
 @dataclass(frozen=True)

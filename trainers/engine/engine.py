@@ -120,7 +120,7 @@ class Engine:
             else SingleWorker(forward, config)
         )
         self._device = next(model.parameters()).device
-        self._ranks = RankUpdates(model, self._workers, config.budget.steps, accumulation)
+        self._ranks = RankUpdates(model, self._workers, config.budget.steps)
 
     @property
     def zero_stage(self) -> int:
@@ -151,6 +151,7 @@ class Engine:
             group["lr"] = rate * peak / self._config.optimizer.learning_rate
         if not self._workers.forward.training:  # visiting every module takes 2 % of a small model's step
             self._workers.forward.train()
+        self._ranks.begin(len(batches))
         self._repeatable, length = True, self._config.bptt
         if length is None:
             return self._update(batches, [None] * len(batches), step, 0, sources, stop, scale)
@@ -232,6 +233,7 @@ class Engine:
         of a target is max(0, nats of this model - nats of `reference`). `reference` must be in eval mode and
         on `device`.
         """
+        self._repeatable = True
         self._workers.forward.eval()
         first, sums = self.losses[:1], no_sums(1, sources)
         with torch.no_grad():

@@ -152,7 +152,7 @@ def _label_nats(made: ForwardPass) -> Any:
 
 def _boundary_targets(batch: Batch) -> np.ndarray:
     assert batch.outside is not None
-    inside: np.ndarray = batch.outside[..., 0] >= 0
+    inside: np.ndarray = (batch.outside[..., 0] >= 0) & (batch.targets != IGNORED)  # of an excluded document, none is
     return inside
 
 

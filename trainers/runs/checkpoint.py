@@ -121,8 +121,8 @@ def save(
     updates: int | None = None,
 ) -> LocalPath:
     """Publish the checkpoint after `step` steps, and return its path. Then remove all checkpoints of the run
-    except that of step `best.step`, the `keep` newest of the others, and those of steps that are multiples of
-    `keep_every` (0 for none).
+    except that of step `best.step`, the `keep` newest of the others, those that the others record as the best
+    up to then, and those of steps that are multiples of `keep_every` (0 for none).
 
     Checkpoints of later steps are always removed: they were corrupt when the run resumed from an earlier one,
     and must not be taken for the newest. The files of a killed `save` are removed first, to free their space.
@@ -404,12 +404,21 @@ def _remove_old(
     """
     replaced = [path for its, _, path in published if its > step or (its == step and path != last)]
     pinned = best.step if best else None
-    older = [(its, path) for its, _, path in published if path not in replaced and its != pinned][keep:]
+    others = [(its, path) for its, _, path in published if path not in replaced and its != pinned]
+    # A run that falls back on a kept checkpoint needs the best up to then, which may not be the best since.
+    bests = {_best_step(path) for _, path in others[:keep]} if best else set()
+    older = [(its, path) for its, path in others[keep:] if its not in bests]
     gone = replaced + [path for its, path in older if not keep_every or its % keep_every]
     for path in gone:
         path.set_aside().remove_tree()
     if gone:
         last.parent.fsync()
+
+
+def _best_step(path: LocalPath) -> int | None:
+    with suppress(FileNotFoundError, CorruptFileError):
+        return read_json(path / RECORD).get("best", {}).get("step")
+    return None
 
 
 def _fsync(path: LocalPath) -> None:

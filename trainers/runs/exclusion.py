@@ -32,7 +32,8 @@ def exclude(run: LocalPath, file: LocalPath, corpus: TrainingCorpus) -> int:
     """
     wanted: dict[bytes, str] = {}
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        # Not `splitlines`: paths may hold other characters that end a line, such as U+2028.
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError:
         raise UserError(f"{file}: is not UTF-8 text; expected one document id per line") from None
     for number, line in enumerate(lines, 1):

@@ -129,6 +129,7 @@ def describe(config: Job, corpus: JobCorpus) -> dict[str, Any]:
     if not same:
         read_vocabularies(path, corpus)
     if kind == "hugging_face":
+        read_published(path)
         if same:
             _same_tokens(path, corpus)
         return {**record, "fingerprints": {"weights": weights_digest(path)}}
@@ -193,12 +194,10 @@ def parent_digest(init: Init) -> str:
 
 
 def read_vocabularies(path: LocalPath, corpus: JobCorpus) -> tuple[Definition, Definition]:
-    """Return the vocabularies of the parent in `path` and of the corpus. Raises UserError if the parent has
-    no tokenizer.json, or if one of the two is not byte-level BPE that keeps every byte.
+    """Return the vocabularies of the parent in `path` and of the corpus. Raises UserError if the parent's
+    tokenizer.json is missing or broken, or if one of the two is not byte-level BPE that keeps every byte.
     """
-    if not (path / "tokenizer.json").is_file():
-        raise UserError(f"init.vocabulary: {path} has no tokenizer.json; put the one that it was trained with there")
-    theirs, ours = read_definition(str(path / "tokenizer.json")), read_definition(str(verified_tokenizer(corpus)))
+    theirs, ours = _definition(path), read_definition(str(verified_tokenizer(corpus)))
     for definition in (theirs, ours):
         if not definition.keeps_bytes:
             raise UserError(
@@ -220,7 +219,7 @@ def _same_tokens(path: LocalPath, corpus: JobCorpus) -> None:
     """Raise UserError unless the corpus's tokenizer has the same merges as that of `path`, and the same token
     for each of its ids. The corpus's tokenizer may have additional ids.
     """
-    theirs, ours = read_definition(str(path)), read_definition(str(verified_tokenizer(corpus)))
+    theirs, ours = _definition(path), read_definition(str(verified_tokenizer(corpus)))
     others = {number for number, token in theirs.tokens.items() if ours.tokens.get(number) != token}
     if others or theirs.data["model"].get("merges") != ours.data["model"].get("merges"):
         what = f"{len(others):,} of {len(theirs.tokens):,} ids, the first is {min(others)}" if others else "the merges"
@@ -228,6 +227,27 @@ def _same_tokens(path: LocalPath, corpus: JobCorpus) -> None:
             f"init.path: the tokenizer of {path} and that of the corpus differ ({what}); build the corpus with "
             f"`shards: {{tokenizer: {path}/tokenizer.json}}`"
         )
+
+
+def _definition(path: LocalPath) -> Definition:
+    if not (path / "tokenizer.json").is_file():
+        raise UserError(f"init.path: {path} has no tokenizer.json; put the one that it was trained with there")
+    try:
+        return read_definition(str(path))
+    except ValueError as error:
+        raise UserError(f"init.path: {error}") from None
+
+
+def read_published(path: Path) -> dict[str, Any]:
+    """Return the content of `config.json` in a Hugging Face directory. Raises UserError if it is no mapping."""
+    file = path / "config.json"
+    try:
+        written = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"init.path: {file} cannot be read ({error}); save the model again") from None
+    if not isinstance(written, dict):
+        raise UserError(f"init.path: {file} holds no mapping; save the model again")
+    return written
 
 
 def weight_files(path: Path) -> list[Path]:

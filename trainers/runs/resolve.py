@@ -86,7 +86,7 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
             "documents; build it with some, or use adamw or muon"
         )
     order = order_of(corpus, config, packed_phases)
-    _check_caps(config.data, mixture_of(corpus, config.data), order)
+    _check_caps(config.data, mixture_of(config.data, order.streams), order)
     config = replace(config, init=settle(config.init) if config.init else None)
     if isinstance(config.online_weights, GroupDRO):
         config = replace(config, online_weights=settle_reference(config.online_weights, corpus))

@@ -31,7 +31,9 @@ from gristmill.storage.retries import retry
 from gristmill.storage.store import digest, file_checksum, read_json, write_json
 from trainers.config.job import Init, Job
 from trainers.config.job_kinds import parse_job
+from trainers.config.pretraining import Pretraining
 from trainers.data.job_interface import JobCorpus, verified_tokenizer
+from trainers.data.packed_corpus import sources_read
 from trainers.runs import checkpoint
 from trainers.runs.parent import describe
 from trainers.runs.resolve import differences, identity, is_free
@@ -74,8 +76,8 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
     `run.json` records the step of the change. If the configuration differs and the run is not finished,
     `resolved.yaml` is rewritten.
 
-    Raises ConflictError, naming the difference, if the run began with anything else, or if `path` contains
-    files but no run.
+    Raises ConflictError, naming the difference, if the run began with anything else, if its online weights
+    are of other domains than those of another corpus, or if `path` contains files but no run.
     """
     if not (path / "run.json").exists():
         # A run that was killed at its start may have left these files. They are written again.
@@ -120,31 +122,42 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
             f"give the one it began with, or another run=DIRECTORY"
         )
     finished = read_json(path / "finished.json") if (path / "finished.json").exists() else None
+    newest = checkpoint.newest(path, print) if changes and finished is None else None
+    _check_domains(path, config, newest)
     if changed and finished is None:
         write_config(path, config)
     if changes and finished is None:  # last, so that after a kill the same command repeats both writes
-        _change_corpus(path, config, corpus)
+        _change_corpus(path, config, corpus, newest.step if newest else 0)
     return Opened(path, False, finished, tuple(f"{name}: {old!r} -> {new!r}" for name, old, new in changed))
 
 
 def known_init(path: LocalPath, init: Init | None) -> Init | None:
-    """Return the `init` to use for the run at `path`. If `init` has no step and otherwise equals the `init`
-    that the run recorded when it began, return the recorded one, so that the run keeps its starting
-    checkpoint even if the parent has trained further. Otherwise, return `init` unchanged.
+    """Return the `init` to use for the run at `path`. If `init` equals the `init` that the run recorded when
+    it began, or has no step and otherwise equals it, return the recorded one, so that the run keeps its
+    starting checkpoint even if the parent has trained further. Otherwise, return `init` unchanged.
     """
-    if init is None or init.step is not None or not (path / "run.json").exists():
+    if init is None or not (path / "run.json").exists():
         return init
-    began = read_config(path).init
-    same = began is not None and replace(began, step=None) == replace(
-        init, path=str(parse_local(init.path, "init.path").resolve())
-    )
-    return began if same else init
+    began, given = read_config(path).init, replace(init, path=str(parse_local(init.path, "init.path").resolve()))
+    return began if began is not None and given in (began, replace(began, step=None)) else init
 
 
-def _change_corpus(path: LocalPath, config: Job, corpus: JobCorpus) -> None:
+def _check_domains(path: LocalPath, config: Job, newest: checkpoint.Checkpoint | None) -> None:
+    """Raise ConflictError if the checkpoint has online weights of other domains than a run with this `config`
+    reads.
+    """
+    if newest is None or newest.online_weights is None or not isinstance(config, Pretraining):
+        return
+    there, here = newest.online_weights["domains"], list(sources_read(config.data))
+    if there != here:
+        raise ConflictError(
+            f"{path}: online_weights: the newest checkpoint has weights of the domains {', '.join(there)}, with this corpus "
+            f"the run would read {', '.join(here)}; give weights above 0 to the same domains, or another run=DIRECTORY"
+        )
+
+
+def _change_corpus(path: LocalPath, config: Job, corpus: JobCorpus, step: int) -> None:
     record = read_run(path)
-    newest = checkpoint.newest(path, print)
-    step = newest.step if newest else 0
     earlier = [*record.get("earlier", []), {"until_step": step, "corpus": record["fingerprints"]["corpus"]}]
     marks = record["fingerprints"] | {"corpus": corpus.fingerprint, "config": fingerprints(config, corpus)["config"]}
     del record["checksum"]

@@ -4,7 +4,6 @@ that they fit the run's model.
 Weights are read from safetensors only, and no code from the parent's directory is executed.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -22,7 +21,14 @@ from trainers.inference.model_export import load_trained
 from trainers.models import MODELS
 from trainers.runs import checkpoint
 from trainers.runs.checkpoint import Checkpoint, ParallelLayout
-from trainers.runs.parent import checkpoint_of, read_vocabularies, require_unchanged, weight_files, weights_digest
+from trainers.runs.parent import (
+    checkpoint_of,
+    read_published,
+    read_vocabularies,
+    require_unchanged,
+    weight_files,
+    weights_digest,
+)
 from trainers.runs.published_model import check_configuration, published_weights, read_configuration
 from trainers.runs.run import read_config, read_run
 from trainers.training.transfer_vocabulary import transfer_vocabulary
@@ -188,7 +194,7 @@ def _check_model(ours: Model, theirs: Model) -> None:
 def _hugging_face(path: LocalPath, config: Job, specials: dict[str, int]) -> dict[str, Any]:
     model = config.model
     weight_files(path)
-    written = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    written = read_published(path)
     ours = MODELS[model.architecture].configuration(model, specials)
     if written.get("model_type") != ours.model_type:
         raise ConfigError(

@@ -12,7 +12,8 @@ from itertools import chain
 from typing import Any
 
 from tokenizer.vocabulary.definition import Definition, load_within_text
-from trainers.config.architecture import Model
+from tokenizer.vocabulary.specials import CLS, SEP
+from trainers.config.architecture import Family, Model
 
 _MORE = 64  # tokens that are added to find the parameters whose shape depends on their number
 
@@ -23,7 +24,7 @@ def transfer_vocabulary(
     """Return the parent's `weights`, {parameter name: tensor}, adapted to the resolved `model`: tables with a
     row per token are rewritten from the parent's vocabulary `theirs` to the vocabulary `ours`.
     """
-    rows = parent_rows(theirs, ours)
+    rows = parent_rows(theirs, ours, model.family)
     assert model.vocab_size is not None
     tables = vocabulary_tables(model, specials)
     return {
@@ -47,10 +48,13 @@ def vocabulary_tables(model: Model, specials: dict[str, int]) -> frozenset[str]:
     return frozenset(name for name, shape in shapes[0].items() if shapes[1][name] != shape)
 
 
-def parent_rows(theirs: Definition, ours: Definition) -> list[list[int]]:
+def parent_rows(theirs: Definition, ours: Definition, family: Family) -> list[list[int]]:
     """Return a list for each id of the vocabulary `ours`: the ids of `theirs` whose rows are averaged to
     initialise the row of that id. The list is empty for an unused id, and for a special token without a
     counterpart in `theirs`. Both vocabularies must be byte-level (`Definition.keeps_bytes`).
+
+    A special token may have two roles: RoBERTa's `<s>` is `<bos>` and `<cls>`. If the counterparts differ,
+    that of the role in which models of the `family` read it counts: encoders read `<cls>` and `<sep>`.
     """
     special = set(theirs.specials.values())
     known = {theirs.token_bytes(number): number for number in theirs.tokens if number not in special}
@@ -62,8 +66,9 @@ def parent_rows(theirs: Definition, ours: Definition) -> list[list[int]]:
             continue
         content = ours.token_bytes(number)
         rows[number] = [known[content]] if content in known else _divide(content, pieces, known)
-    for role, number in ours.roles.items():
-        rows[number] = [theirs.roles[role]] if role in theirs.roles else []
+    for role, number in sorted(ours.roles.items(), key=lambda item: (item[0] in (CLS, SEP)) == (family == "encoder")):
+        if role in theirs.roles:  # the last of several counts
+            rows[number] = [theirs.roles[role]]
     return rows
 
 

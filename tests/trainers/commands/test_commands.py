@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from gristmill.errors import ConfigError
 from gristmill.storage.store import write_json
 from trainers.__main__ import main
+from trainers.commands.settings import read_weights
+from trainers.config.pretraining import Data, MixtureStage
 
 ROOT = Path(__file__).parents[3]
 
@@ -49,6 +52,18 @@ def test_arguments_that_no_command_knows_are_refused(arguments, capsys):
     with pytest.raises(SystemExit):
         main(arguments)
     assert "error: " in capsys.readouterr().err
+
+
+def test_weights_of_the_data_and_of_its_stages_are_read_from_files(tmp_path):
+    file = tmp_path / "proposal.yaml"
+    file.write_text("weights: {web: 0.7, books: 0.3}")
+    data = read_weights(Data(weights="uniform", stages=(MixtureStage(10, str(file)), MixtureStage(20, "uniform"))))
+    assert [stage.weights for stage in data.stages] == [{"web": 0.7, "books": 0.3}, "uniform"]
+    assert data.weights == "uniform"
+    assert read_weights(Data(weights=str(file))).weights == {"web": 0.7, "books": 0.3}
+    file.write_text("shares: {}")
+    with pytest.raises(ConfigError, match=r"^data\.stages\[0\]\.weights: .* has no mapping `weights`"):
+        read_weights(Data(stages=(MixtureStage(10, str(file)),)))
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from gristmill.errors import ConfigError
 from trainers.config.job import BatchSize, TrainingBudget
 from trainers.config.pretraining import Data
 from trainers.data.mixture_weights import build_mixture
-from trainers.data.order import Order, OrderPhase, Stream, choose_sequences
+from trainers.data.order import MixtureExhausted, Order, OrderPhase, Stream, choose_sequences
 from trainers.data.packed_corpus import open_corpus, training_data
 from trainers.recipes import llama_tiny
 from trainers.runs.resolve import resolve
@@ -91,3 +91,24 @@ def test_caps_in_epochs_are_of_at_least_one_sequence(corpus_directory):
         order = training_data(corpus, config).order
         caps = dict(zip((stream.name for stream in order.streams), order.caps().tolist(), strict=True))
         assert caps["notes"] == 2 * min(length, corpus.train["notes"].tokens)
+
+
+@pytest.mark.parametrize("subset", [0.1, 0.5])
+def test_caps_in_epochs_count_the_tokens_of_the_sequences_that_are_read(corpus_directory, subset):
+    corpus = open_corpus((str(corpus_directory),), None)
+    read = Data(
+        corpora=(str(corpus_directory),),
+        sequence_length=64,
+        packing="documents",
+        subset=subset,
+        weights={"plays": 1.0, "code": 1.0},
+        max_epochs=1.0,
+    )
+    config = replace(llama_tiny(), data=read, budget=TrainingBudget(steps=1), batch=BatchSize(sequences=1))
+    config = replace(config, schedule=replace(config.schedule, warmup_steps=0))
+    order = training_data(corpus, resolve(config, corpus)).order
+    with pytest.raises(MixtureExhausted) as end:
+        order.take(0, 10_000)
+    samples = order.take(0, end.value.samples)
+    for index, stream in enumerate(order.streams):
+        assert sorted(samples.sequence[samples.source == index]) == stream.subset.tolist()

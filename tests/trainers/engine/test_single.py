@@ -195,3 +195,16 @@ def test_a_single_worker_joins_no_group(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
     monkeypatch.setattr(module, "join_group", lambda: pytest.fail("joined"))
     assert start_group() == (0, 1)
+
+
+def test_a_step_can_be_repeated_if_what_comes_before_it_fails(make):
+    engine = make(False, "fp32", 1)
+    train(engine, [0], 1)
+    assert not engine.discard()  # the weights have changed
+
+    def reference(**arrays):
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError):
+        engine.excess(list(batches(1, 1)), reference, 1)
+    assert engine.discard()

@@ -112,6 +112,18 @@ def test_a_damaged_best_checkpoint_is_named(tmp_path):
     assert "CORRUPT CHECKPOINT of step 1" in warnings[0]
 
 
+def test_a_checkpoint_that_a_damaged_one_falls_back_on_has_its_best(tmp_path):
+    for step, best in ((10, 10), (20, 10), (30, 30)):
+        path = checkpoint.save(tmp_path, step, 1, MARKS, state(step), 1, best=checkpoint.Best(best, float(best)))
+    (path / "model.safetensors").write_bytes(b"")
+    fallback = checkpoint.newest(tmp_path, lambda _: None)
+    assert (fallback.step, fallback.best.step) == (20, 10)
+    assert checkpoint.pick(tmp_path, lambda _: None).step == 10
+    for step in (40, 50):
+        checkpoint.save(tmp_path, step, 1, MARKS, state(step), 1, best=checkpoint.Best(step, float(step)))
+    assert [step for step, _ in checkpoint.published(tmp_path)] == [40, 50]
+
+
 def test_a_failed_write_leaves_the_older_checkpoint(tmp_path, monkeypatch):
     save(tmp_path, 1)
 

@@ -12,11 +12,12 @@ from gristmill.errors import UserError
 from pipelines.contracts.document import file_key, split_id
 from trainers.config.architecture import fill
 from trainers.config.pretraining import Data
-from trainers.data.packed_corpus import open_corpus, training_data
+from trainers.data.packed_corpus import corpus_of, open_corpus, training_data
 from trainers.data.sequence_documents import documents_of, ids_of
 from trainers.engine.forward import Forward, tensors
+from trainers.engine.losses import losses_of
 from trainers.models import build_model
-from trainers.recipes import llama_tiny
+from trainers.recipes import RECIPES, llama_tiny
 from trainers.rows.batch import IGNORED, PADDING
 from trainers.runs.exclusion import exclude, read_excluded
 
@@ -101,6 +102,20 @@ def test_what_an_excluded_document_says_reaches_no_other(corpus, isolation):
     assert torch.allclose(one[rest], kept[rest], atol=1e-5) == isolation
 
 
+def test_no_loss_of_an_objective_has_targets_in_excluded_documents(corpus_directory):
+    recipe = RECIPES["tiny_spanbert"]()
+    weights = {"plays": 1.0}
+    recipe = replace(recipe, data=Data(corpora=(str(corpus_directory),), sequence_length=64, weights=weights))
+    read = training_data(corpus_of(recipe), recipe)
+    samples, length = read.order.take(0, 12), read.packed_phases[0].length
+    excluded = frozenset(ids_of(read.sources[0], int(n), length)[0] for n in samples.sequence)
+    whole, rows = read.rows(samples), replace(read, excluded=excluded).rows(samples)
+    left = rows.segments != PADDING
+    for loss in losses_of(recipe.objective.losses):
+        assert (loss.targets(whole) & ~left).any()
+        np.testing.assert_array_equal(loss.targets(rows), loss.targets(whole) & left)
+
+
 def test_ids_are_kept_in_the_run_and_added_to(corpus, corpus_directory, tmp_path):
     run, file = tmp_path / "run", tmp_path / "garbage.txt"
     run.mkdir()
@@ -108,7 +123,7 @@ def test_ids_are_kept_in_the_run_and_added_to(corpus, corpus_directory, tmp_path
     first = corpus.train["plays"].shard(0).doc_ids[3].as_py()
     file.write_text(f"plays/train-0#3\n\n{first.hex()}\n")
     assert exclude(run, file, corpus) == 1
-    file.write_text("code/train-0#7\n")
+    file.write_text("\ufeffcode/train-0#7\r\n")  # as Windows writes it
     assert exclude(run, file, corpus) == 2
     assert first in read_excluded(run)
     assert (file_key("code", "train-0"), 7) in {split_id(identifier) for identifier in read_excluded(run)}
@@ -119,6 +134,7 @@ def test_ids_are_kept_in_the_run_and_added_to(corpus, corpus_directory, tmp_path
     [
         ("plays/train-9#3", r"'plays/train-9#3': in no training shard of the corpus"),
         ("plays/validation-0#0", "in no training shard of the corpus"),
+        ("plays/a\u2028b\x85c#3", r"'plays/a\\u2028b\\x85c#3': in no training shard of the corpus"),
         ("nonsense", r"garbage\.txt, line 2: 'nonsense': not a document id"),
     ],
 )

@@ -96,6 +96,24 @@ def test_a_run_continues_with_another_corpus_on_request(tmp_path, corpus, foreig
         blame(replaced(run, foreign_directory), 30, pytest.fail)
 
 
+def test_another_corpus_of_other_domains_than_those_of_online_weights_changes_nothing(
+    tmp_path, corpus, foreign_directory
+):
+    run, foreign = tmp_path / "run", open_corpus((str(foreign_directory),), None)
+    before = config(corpus, "online_weights=ado")
+    open_run(run, before, corpus)
+    state = ((name, {"weight": torch.zeros(2)}) for name in ("a", "b"))
+    domains = {"domains": sorted(corpus.train)}
+    checkpoint.save(run, 30, 1, fingerprints(before, corpus), state, keep=1, online_weights=domains)
+    other = config(foreign, "online_weights=ado", "data.weights={plays: 1.0}")
+    with pytest.raises(ConflictError, match=r"weights of the domains code, notes, plays, .* would read plays; give"):
+        open_run(run, other, foreign, another_corpus=True)
+    assert read_config(run) == before
+    assert open_run(run, before, corpus).changed == ()
+    open_run(run, config(foreign, "online_weights=ado"), foreign, another_corpus=True)
+    assert read_run(run)["since"] == 30
+
+
 @pytest.mark.parametrize("writes", ["write_json", "write_config"], ids=["run.json", "resolved.yaml"])
 def test_a_kill_while_the_corpus_changes_leaves_a_run_that_the_same_command_opens(
     tmp_path, corpus, foreign_directory, monkeypatch, writes

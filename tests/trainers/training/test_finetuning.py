@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from gristmill.errors import ConfigError, UserError
 from gristmill.events import read_events
@@ -15,6 +16,7 @@ from trainers.commands.finetune import _finetune
 from trainers.config.finetuning import Encoding
 from trainers.config.job import BatchSize
 from trainers.data.examples.task_corpus import open_tasks, task_training
+from trainers.engine.forward import Forward
 from trainers.recipes.decoders import tiny_gpt2
 from trainers.recipes.finetuning_recipe import finetune
 from trainers.recipes.tiny_encoders import tiny_roberta
@@ -105,6 +107,30 @@ def test_a_run_learns_its_task_keeps_the_best_checkpoint_and_predicts(task_file,
     capsys.readouterr()
     assert run_finetune(task_file, f"run={run}", tokenizer, *SETTINGS, "budget.epochs=6", "validation.every=20") == 0
     assert "nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.deepspeed
+@pytest.mark.filterwarnings("default")
+@pytest.mark.usefixtures("alone")
+def test_the_penalty_of_adalora_stays_the_same_when_micro_batches_are_halved(
+    task_file, corpus_directory, tmp_path, monkeypatch
+):
+    settings = ("method=adalora", "method.orthogonality=50", "budget.steps=1", "model.dropout=0", "head.dropout=0")
+    named = (task_file, f"tokenizer={corpus_directory / 'tokenizer.json'}", *SETTINGS, *settings)
+    assert run_finetune(*named, f"run={tmp_path / 'whole'}") == 0
+    forward = Forward.forward
+
+    def of_half_the_tokens(self, **arrays):
+        if self.training and arrays["inputs"].device.type == "cpu" and arrays["inputs"].numel() > 300:
+            raise torch.OutOfMemoryError("no memory")
+        return forward(self, **arrays)
+
+    monkeypatch.setattr(Forward, "forward", of_half_the_tokens)
+    assert run_finetune(*named, f"run={tmp_path / 'halved'}") == 0
+    (warning,) = events_of(tmp_path / "halved", "warning")
+    assert warning["micro_batch"] == 8
+    norms = [events_of(tmp_path / name, "step")[0]["gradient_norm"] for name in ("whole", "halved")]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
 
 
 @pytest.mark.deepspeed

@@ -241,3 +241,51 @@ def test_a_run_starts_from_a_hugging_face_directory(corpus, foreign_directory, p
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(UserError, match=r"the tokenizer of .* differ \(2 of 400 ids, the first is 200\)"):
         train(corpus, tmp_path / "wrong", init=Init(str(directory)))
+
+
+def test_a_run_with_a_checkpoint_resumes_and_a_finished_one_says_so_without_its_parent(
+    corpus, parent, tmp_path, capsys
+):
+    shutil.copytree(parent, tmp_path / "parent")
+    run = train(corpus, tmp_path / "run", steps=2, init=Init(str(tmp_path / "parent")))
+    expected = losses(run)
+    shutil.rmtree(tmp_path / "parent")
+    words = ["pretrain", str(run / "resolved.yaml"), f"run={run}"]
+    for step in ("init.step=null", f"init.step={STEPS}"):
+        assert main([*words, step]) == 0
+        assert "finished at step 2, nothing to do" in capsys.readouterr().out
+    shutil.rmtree(run / "checkpoints" / "step-00000002")
+    for name in ("log.jsonl", "finished.json"):
+        (run / name).unlink()
+    assert main([*words, "init.optimizer=keep"]) == 2
+    assert "init.optimizer: 'reset' -> 'keep'" in capsys.readouterr().err
+    assert main([*words, "init.step=null"]) == 0
+    assert losses(run) == pytest.approx({2: expected[2]}, abs=1e-6)
+    shutil.rmtree(run / "checkpoints")
+    (run / "finished.json").unlink()
+    assert main(words) == 2
+    assert "has no run.json, gristmill.json or config.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("tokenizer.json", None, r"init.path: .* has no tokenizer.json; put the one that it was trained with there"),
+        ("tokenizer.json", "{", r"init.path: .*tokenizer.json: not a Hugging Face tokenizer.json"),
+        ("config.json", "{", r"init.path: .*config.json cannot be read \(Expecting property name"),
+        ("config.json", "[]", r"init.path: .*config.json holds no mapping; save the model again"),
+    ],
+)
+def test_a_broken_hugging_face_directory_is_named_before_anything_is_written(
+    corpus, parent, tmp_path, file, content, message
+):
+    directory = tmp_path / "hub"
+    shutil.copytree(parent / "export", directory)
+    (directory / "gristmill.json").unlink()
+    if content is None:
+        (directory / file).unlink()
+    else:
+        (directory / file).write_text(content)
+    with pytest.raises(UserError, match=message):
+        train(corpus, tmp_path / "run", steps=1, init=Init(str(directory)))
+    assert not (tmp_path / "run").exists()

@@ -2,6 +2,7 @@
 and in a run.
 """
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from gristmill.events import read_events
 from tests.trainers.conftest import build_corpus
 from tests.trainers.models.test_models import SPECIAL_IDS, TINY
 from tokenizer.kinds.byte_bpe import train_byte_bpe
-from tokenizer.vocabulary.definition import read_definition
+from tokenizer.vocabulary.definition import Definition, read_definition
 from trainers.__main__ import main
 from trainers.config.architecture import fill
 from trainers.models import build_model
@@ -34,7 +35,7 @@ def definitions(tmp_path_factory):
 
 def test_a_known_token_keeps_its_row_and_a_new_one_is_divided(definitions):
     theirs, ours = definitions
-    rows = parent_rows(theirs, ours)
+    rows = parent_rows(theirs, ours, "decoder")
     assert len(rows) == ours.vocab_size
     special = set(ours.specials.values())
     known = {theirs.token_bytes(i): i for i in theirs.tokens if i not in set(theirs.specials.values())}
@@ -50,6 +51,30 @@ def test_a_known_token_keeps_its_row_and_a_new_one_is_divided(definitions):
     assert rows[{ours.token_bytes(i): i for i in ours.tokens}[half]] == [known[half]]
 
 
+@pytest.mark.parametrize(
+    ("family", "marks"),
+    [("encoder", ("<cls>", "<sep>")), ("decoder", ("<bos>", "<eos>")), ("encoder_decoder", ("<bos>", "<eos>"))],
+)
+def test_a_special_token_of_two_roles_takes_the_row_of_the_role_in_which_the_family_reads_it(
+    definitions, family, marks
+):
+    theirs, data = definitions[0], json.loads(definitions[1].json)
+    names = {"<bos>": "<s>", "<eos>": "</s>"}  # as in RoBERTa and BART
+    data["added_tokens"] = [
+        {**token, "content": names.get(token["content"], token["content"])}
+        for token in data["added_tokens"]
+        if token["content"] not in ("<cls>", "<sep>")
+    ]
+    ours = Definition("roberta", data)
+    assert ours.roles["<bos>"] == ours.roles["<cls>"]
+    rows = parent_rows(theirs, ours, family)
+    assert [rows[ours.specials[name]] for name in ("<s>", "</s>")] == [[theirs.roles[mark]] for mark in marks]
+    tokens = [token for token in theirs.data["added_tokens"] if token["content"] != marks[0]]
+    without = Definition("without", {**theirs.data, "added_tokens": tokens})
+    other = "<bos>" if family == "encoder" else "<cls>"
+    assert parent_rows(without, ours, family)[ours.specials["<s>"]] == [theirs.roles[other]]
+
+
 @pytest.mark.parametrize("name", TINY)
 def test_the_tables_of_every_architecture_are_found_and_nothing_else_changes(name, definitions):
     theirs, ours = definitions
@@ -60,7 +85,7 @@ def test_the_tables_of_every_architecture_are_found_and_nothing_else_changes(nam
     assert tables
     result = transfer_vocabulary(weights, other, SPECIAL_IDS, theirs, ours)
     assert {n: weight.shape for n, weight in result.items()} == wanted
-    rows = parent_rows(theirs, ours)
+    rows = parent_rows(theirs, ours, model.family)
     for n, weight in result.items():
         if n not in tables:
             assert torch.equal(weight, weights[n])

@@ -11,9 +11,9 @@ from trainers.adapters.weights.rank_allocation import SCORES, RankAllocation
 class RankUpdates:
     """Applies AdaLoRA's allocation of ranks to the model of one engine. Does nothing for other methods."""
 
-    def __init__(self, model: Any, partitions: Any, steps: int | None, accumulation: int) -> None:
-        """Prepare the allocation for a run of `steps` steps, each with `accumulation` passes per worker.
-        `partitions` is the engine's SingleWorker or ZeroWorkers, which reads and writes full tensors.
+    def __init__(self, model: Any, partitions: Any, steps: int | None) -> None:
+        """Prepare the allocation for a run of `steps` steps. `partitions` is the engine's SingleWorker or
+        ZeroWorkers, which reads and writes full tensors.
         """
         method = getattr(model, "rank_budget", None)
         self._partitions, self._allocation = partitions, None
@@ -24,9 +24,14 @@ class RankUpdates:
         shapes = {name: tuple(getattr(each, "ds_shape", each.shape)) for name, each in self._parameters.items()}
         assert steps is not None, "the job is resolved"
         self._allocation = RankAllocation(shapes, method, steps)
-        for module in model.modules():
-            if hasattr(module, "passes"):
-                module.passes = accumulation
+        self._penalised = [module for module in model.modules() if hasattr(module, "passes")]
+
+    def begin(self, passes: int) -> None:
+        """Begin a step of `passes` passes per worker, among which the orthogonality penalty is divided."""
+        if self._allocation is None:
+            return
+        for module in self._penalised:
+            module.passes = passes
 
     def gradients(self) -> dict[str, Any]:
         """Return the gradients of AdaLoRA's parameters by name. Call this before the step changes the

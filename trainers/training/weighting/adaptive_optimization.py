@@ -106,7 +106,8 @@ class ADOWeights(OnlineWeights[ADOState]):
     def __init__(self, settings: ADO, names: Sequence[str], steps: int) -> None:
         super().__init__(names, ADOState.initial(len(names)))
         self._settings = settings
-        self._warmup = max(1, math.ceil(settings.warmup_fraction * steps))
+        # The step after which the warm-up ends has no weights yet to average: the first step must come before it.
+        self._warmup = max(2, math.ceil(settings.warmup_fraction * steps))
 
     def begin(self, batches: Sequence[Batch]) -> Scale:
         """Return the `Scale` of the step. For each loss, it computes the factors of `ADOState.factors`,

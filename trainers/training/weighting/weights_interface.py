@@ -76,7 +76,10 @@ class OnlineWeights(ABC, Generic[State]):
         if set(state) != names | {"domains"}:
             raise UserError("online_weights: the checkpoint was written by another method; begin another run")
         values: dict[str, Any] = {
-            name: its if name == "steps" else np.array(its) for name, its in state.items() if name in names
+            # The shape of an array without entries is not in its list.
+            name: its if name == "steps" else np.array(its, float).reshape(-1, *getattr(self.now, name).shape[1:])
+            for name, its in state.items()
+            if name in names
         }
         self.now = replace(self.now, **values)
 

@@ -126,6 +126,29 @@ def test_a_skipped_step_changes_nothing_and_a_state_is_exact_in_json():
         again.resume(before)
 
 
+def test_a_state_without_a_point_of_the_curves_is_resumed():
+    def trained(steps, resumed_at):
+        weights, rng = ADOWeights(ADO(warmup_fraction=0.5), ["a", "b"], 20), np.random.default_rng(0)
+        for step in range(steps):
+            if step == resumed_at:
+                state = json.loads(json.dumps(weights.state()))
+                weights = ADOWeights(ADO(warmup_fraction=0.5), ["a", "b"], 20)
+                weights.resume(state)
+            weights.end(Totals(np.array([[rng.uniform(20, 60, 2), [10.0, 10.0]]]), 1.0, 0), 1.0)
+        return weights.state()
+
+    assert not trained(3, None)["curve"]
+    assert trained(20, 3) == trained(20, None)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 20, 21, 40, 41, 100])
+def test_weights_sum_to_1_in_runs_of_any_length(steps):
+    weights = ADOWeights(ADO(), ["a", "b"], steps)
+    for _ in range(steps):
+        weights.end(Totals(np.array([[[30.0, 50.0], [10.0, 10.0]]]), 1.0, 0), 1.0)
+        assert weights.now.weights.sum() == pytest.approx(1)
+
+
 @pytest.mark.parametrize(
     ("field", "value"), [("credit_exponent", -1), ("policy_rate", 1.5), ("smoothing", 2), ("warmup_fraction", 0)]
 )
