@@ -33,7 +33,7 @@ def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath
     Raises UserError if the corpus is not on a local disk or an input file is not UTF-8, and CorruptFileError
     if a scan of the corpus directory still finds one of the documents. Also raises the errors of `forget`.
     """
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     directory = _require_local(corpus)
     before = open_corpus(directory)
     identifiers, addresses = _read_lines(ids), _read_lines(urls)
@@ -136,7 +136,7 @@ def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool, keep: int 
     """Print the step directories and search indexes that nothing uses, and all earlier builds except the last
     `keep`. With `delete`, also remove them.
     """
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     output = _require_local(configs[0].place)
     lease = (
         lock(output, "collecting garbage", console.print, wait=False) if delete and output.exists() else nullcontext()
