@@ -37,11 +37,13 @@ _FLOAT = re.compile(
     r"^([-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
 )
 _BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
+_YAML_TAG = "tag:yaml.org,2002:"
 
 
 class _Loader(Composer, yaml.CSafeLoader):
     """SafeLoader that reads booleans and numbers as in YAML 1.2; PyYAML follows YAML 1.1. Here `no` is text,
-    `2e9` is a float, and `010` is 10. Numbers may contain underscores. Dates stay text.
+    `2e9` is a float, and `010` is 10. Numbers may contain underscores. Dates stay text, and so do all keys of
+    mappings.
 
     libyaml parses the text, but its composer is not used, because deep nesting makes it overflow the stack.
     """
@@ -78,15 +80,21 @@ class _Loader(Composer, yaml.CSafeLoader):
 
     def _check_keys(self, node: Any) -> None:
         seen = set()
+        node.value = [(_as_name(key_node), value_node) for key_node, value_node in node.value]
         for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:null" and key_node.value:
-                key_node.tag = "tag:yaml.org,2002:str"  # a field named `null` needs no quotation marks
-            own = key_node.tag != "tag:yaml.org,2002:merge"
+            own = key_node.tag != f"{_YAML_TAG}merge"
             key = self.construct_object(key_node, deep=True) if own else "<<"
             if isinstance(key, str) and key in seen:
                 raise yaml.YAMLError(f"line {key_node.start_mark.line + 1}: the key {key!r} occurs twice")
             if isinstance(key, str):
                 seen.add(key)
+
+
+def _as_name(key: yaml.Node) -> yaml.Node:
+    """Return the key of a mapping as text if it is a number, a truth value or `null`."""
+    if key.tag.removeprefix(_YAML_TAG) in ("int", "float", "bool", "null") and key.value:
+        return yaml.ScalarNode(f"{_YAML_TAG}str", key.value, key.start_mark, key.end_mark)  # an alias keeps its number
+    return key
 
 
 def _expanded(node: Any, known: dict[int, int]) -> int:
@@ -113,10 +121,10 @@ class _Dumper(yaml.CSafeDumper):
 
 
 for _each in (_Loader, _Dumper):  # integers first: `_FLOAT` matches them as well
-    _each.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
-    _each.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
-_Loader.add_constructor("tag:yaml.org,2002:int", _whole)
+    _each.add_implicit_resolver(f"{_YAML_TAG}int", _INT, list("-+0123456789"))
+    _each.add_implicit_resolver(f"{_YAML_TAG}float", _FLOAT, list("-+.0123456789"))
+_Loader.add_implicit_resolver(f"{_YAML_TAG}bool", _BOOL, list("tTfF"))
+_Loader.add_constructor(f"{_YAML_TAG}int", _whole)
 
 
 def dump_yaml(data: Any, width: int = 80, flow: bool | None = False) -> str:

@@ -70,7 +70,7 @@ class ProgressDisplay:
     """Shows progress: as a bar on a terminal, and elsewhere as at most one line every ten seconds."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False)
+        self._console = Console(highlight=False, emoji=False)
         self._bars = Progress(
             TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
             console=self._console, transient=True,
@@ -116,7 +116,7 @@ class ProgressDisplay:
 
 def wide_console() -> Console:
     """Return a console as wide as the terminal, or 120 columns wide if the output is a file or pipe."""
-    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)
+    return Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 120)
 
 
 def print_pairs(pairs: Mapping[str, str]) -> None:

@@ -154,7 +154,7 @@ def _train(options: argparse.Namespace) -> int:
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=Console(stderr=True, emoji=False),
         transient=True,
     )
     with progress:
@@ -279,7 +279,7 @@ def _parse_names(arguments: Sequence[str], where: str, *, unique: bool = True) -
 
 
 def _print_tables(vocabulary: Vocabulary, texts: dict[str, Measurement]) -> None:
-    console = Console()
+    console = Console(emoji=False)
     facts = Table(box=box.SIMPLE, show_header=False)
     specials = list(vocabulary.specials.items())
     shown = ", ".join(f"{token} {token_id}" for token, token_id in specials[:8])
@@ -316,9 +316,9 @@ def _print_tables(vocabulary: Vocabulary, texts: dict[str, Measurement]) -> None
 
 def _print_unclipped(table: Table) -> Console:
     """Print a table on a console wide enough for all its columns, and return the console."""
-    console = Console()
+    console = Console(emoji=False)
     whole = console.measure(table, options=console.options.update(width=1000)).maximum
-    console = Console(width=max(console.width, whole))
+    console = Console(width=max(console.width, whole), emoji=False)
     console.print(table)
     return console
 

@@ -107,9 +107,11 @@ def _facts(path: LocalPath) -> tuple[int, str]:
 def _keep(local: LocalPath, checksum: str) -> None:
     target = _directory() / checksum[:2] / checksum
     target.parent.mkdir(exist_ok=True)
-    size = local.stat().st_size
+    status = local.stat()
+    # Explicitly, because on a mount with noatime it would be when the transfer began, and `_make_room` might evict it.
+    host().utime(str(local), (int(host().time() * 1e9), status.st_mtime_ns))
     local.rename(target)
-    _account(size)
+    _account(status.st_size)
 
 
 _added: list[int | None] = [None]  # bytes since this process last checked the limit; None before its first check

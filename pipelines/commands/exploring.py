@@ -207,6 +207,8 @@ def _whatif(options: argparse.Namespace) -> int:
     from pipelines.planning.corpus import load_corpus_config
     from pipelines.report.sweep import sweep
 
+    if options.samples < 0:
+        raise UserError(f"--samples: got {options.samples}, expected 0 or more")
     config = load_corpus_config(options.config, options.overrides)
     if (options.sweep is None) == (not options.changes):
         raise UserError("whatif: say what to change with --set, or which signal to --sweep")

@@ -34,7 +34,7 @@ def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath
     directory, and CorruptFileError if a scan of the corpus directory still finds one of the documents. Also
     raises the errors of `forget`.
     """
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     directory = _require_local(corpus)
     before = open_corpus(directory)
     if runs is not None and not runs.is_dir():
@@ -146,7 +146,7 @@ def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool, keep: int 
     """Print the step directories and search indexes that nothing uses, and all earlier builds except the last
     `keep`. With `delete`, also remove them.
     """
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     output = _require_local(configs[0].place)
     lease = (
         lock(output, "collecting garbage", console.print, wait=False) if delete and output.exists() else nullcontext()

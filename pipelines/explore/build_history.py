@@ -32,8 +32,10 @@ class BuildRecord:
 
 def builds_of(directory: Location) -> Iterator[BuildRecord]:
     """Yield the earlier builds of a corpus that are kept and differ from the published one, oldest first, and
-    then the published build. Raises UserError if no corpus is published in the directory.
+    then the published build. `directory` is the directory of the corpus or one of its manifests. Raises
+    UserError if no corpus is published in the directory.
     """
+    directory = directory.parent if directory.suffix == ".json" else directory
     published = load_corpus(directory)
     before: CorpusManifest | None = None
     for build in earlier_builds(directory):

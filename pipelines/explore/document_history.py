@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.contracts.columns import DROP, EDITS_COLUMN
+from pipelines.contracts.columns import EDITS_COLUMN
 from pipelines.contracts.lineage import Corpus, Quarantined, select_rows
 from pipelines.contracts.parts import Annotation, Part
 from pipelines.contracts.reads import EDITED_TEXT
-from pipelines.stages.pii.display_redaction import redact_texts, without_personal_data
+from pipelines.stages.pii.display_redaction import redact_row, without_personal_data
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,4 @@ def written_values(corpus: Corpus, part: Part, annotation: Annotation, *, raw: b
     assert annotation.table is not None
     row = annotation.table.to_pylist()[0]
     row.pop(EDITS_COLUMN, None)
-    texts = {name: value for name, value in row.items() if isinstance(value, str) and name != DROP and not raw}
-    row.update(zip(texts, redact_texts(corpus, part, list(texts.values())), strict=True))
-    return dict(row)
+    return dict(row) if raw else redact_row(corpus, part, row)

@@ -20,12 +20,12 @@ from gristmill.storage.location import Location
 from gristmill.storage.parsing import parse_location
 from gristmill.terminal import printable
 from pipelines.contracts.columns import DROP, EDITS_COLUMN, winner_column
-from pipelines.contracts.document import is_empty
+from pipelines.contracts.document import NOT_SAMPLED, is_empty
 from pipelines.contracts.lineage import Corpus, Located, Origin, PublishedStep, Quarantined, open_corpus, select_rows
 from pipelines.contracts.parts import Part
 from pipelines.explore.document_history import written_values
 from pipelines.stages.decide.rules import Bound
-from pipelines.stages.pii.display_redaction import pii_steps, redact_texts, without_personal_data
+from pipelines.stages.pii.display_redaction import pii_steps, redact_row, redact_texts, without_personal_data
 
 _DOCUMENT = (4000, 80)  # characters and lines shown of a document
 _EXCERPT = (600, 10)  # characters and lines shown of a sample
@@ -150,7 +150,7 @@ def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: boo
             rule = annotation.table[DROP][0].as_py()
             verdict = "keeps"
             if rule is not None:
-                verdict = f"drops: {rule}{_explain_drop(corpus, steps[annotation.directory], rule, part)}"
+                verdict = f"drops: {rule}{_explain_drop(corpus, steps[annotation.directory], rule, part, raw)}"
             elif found.id in (value for name, value in row.items() if name.endswith("_cluster")):
                 verdict = "keeps: it is the one kept of its cluster"
             page.field("verdict", verdict if alive else f"none: dropped before ({verdict})", 4)
@@ -213,17 +213,22 @@ def _reference_corpora(corpus: Corpus) -> list[str]:
     return list(dict.fromkeys(directory for knob in knobs for directory in knob.get("against", ())))
 
 
-def _explain_drop(corpus: Corpus, step: PublishedStep, rule: str, part: Part) -> str:
+def _explain_drop(corpus: Corpus, step: PublishedStep, rule: str, part: Part, raw: bool) -> str:
     test = _tests(step).get(rule)
     if test is not None:
         columns, allowed = test
-        row = part.table(columns).to_pylist()[0]
+        row = _row(corpus, part, columns, raw)
         values = ", ".join(f"{name} is {_format_value(corpus, name, row[name])}" for name in columns)
         return f": {values}, kept is {allowed}"
     column = winner_column(step.manifest.schema)
     if column is None:
         return ""
     return f", in favour of {_format_value(corpus, column, part.table((column,))[column][0].as_py())}"
+
+
+def _row(corpus: Corpus, part: Part, columns: Sequence[str], raw: bool) -> dict[str, Any]:
+    row = {name: part.table((name,))[name][0].as_py() for name in columns}
+    return row if raw else redact_row(corpus, part, row)
 
 
 def _tests(step: PublishedStep) -> dict[str, tuple[tuple[str, ...], str]]:
@@ -280,6 +285,8 @@ def _count_by_rule(corpus: Corpus, kind: str) -> dict[str, dict[str, int]]:
     )
     for row in rows:
         for rule, number in row[kind].items():
+            if rule == NOT_SAMPLED:
+                continue  # records that were never read; `Corpus.quarantined` does not yield them either
             sources = counts.setdefault(rule, {})
             sources[row["source"]] = sources.get(row["source"], 0) + number
     return counts
@@ -341,8 +348,8 @@ def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -
             columns = (
                 test[0] if test is not None else [n for n in step.manifest.schema if n not in (DROP, EDITS_COLUMN)]
             )
-            for name in columns:
-                page.field(name, _format_value(corpus, name, part.table((name,))[name][0].as_py()))
+            for name, value in _row(corpus, part, columns, raw).items():
+                page.field(name, _format_value(corpus, name, value))
             if test is not None:
                 page.field("kept is", test[1])
             break

@@ -15,10 +15,10 @@ from gristmill.config import near_match, parse, plain, yaml_value
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.location import FileRecord
 from pipelines.building.publish import without_places
-from pipelines.contracts.columns import DROP
+from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.lineage import Corpus, open_corpus
 from pipelines.contracts.manifest import read_schema, read_table, schema_facts
-from pipelines.contracts.parts import Part
+from pipelines.contracts.parts import DOCUMENT_COLUMNS, Part
 from pipelines.planning.corpus import CorpusConfig, plain_config
 from pipelines.stages.decide.filter import Filter, Thresholds
 from pipelines.stages.decide.rules import Quantile, group_names, values_of
@@ -112,7 +112,8 @@ class WhatIf:
     def run(self, *, full: bool) -> dict[str, Impact]:
         """Return the impact of the changed filters on each source to which one of them applies, keyed by
         source. With `full`, the impact is counted over all documents; otherwise it is estimated from the
-        published sample. Raises UserError if a filter reads a column that no step of the corpus writes.
+        published sample. Raises UserError if a filter reads a column that no step of the corpus writes or,
+        without `full`, that is not in the sample.
         """
         impacts = {source: _current_impact(self, source) for source in self.sources()}
         thresholds = self._thresholds(full=full)
@@ -122,28 +123,25 @@ class WhatIf:
         return impacts
 
     def _chunks(self, source: str, *, full: bool) -> Iterator[pa.Table]:
-        columns = self._columns()
+        columns = self._columns(full=full)
         if not full:
             yield _read_sample(self.corpus, columns).filter(pc.equal(pc.field("source"), source))
             return
         for part in self.corpus.parts(source):
             yield _stored_columns(part, columns)
 
-    def _columns(self) -> list[str]:
+    def _columns(self, *, full: bool) -> list[str]:
         stages = [*self.now.values(), *self.then.values()]
         names = dict.fromkeys(each.name for stage in stages for each in stage.read_columns() if each.name != "source")
+        written = {*DOCUMENT_COLUMNS, *(name for step in self.corpus.steps for name in step.manifest.schema)}
+        stored = sorted(written - {DROP, EDITS_COLUMN})
+        sampled = _sample_types(self.corpus)
         for name in names:
-            if name not in self.known():
-                raise UserError(f"{name}: no step of the corpus writes this column{near_match(name, self.known())}")
+            if name not in stored:
+                raise UserError(f"{name}: no step of the corpus writes this column{near_match(name, stored)}")
+            if not full and name not in sampled:
+                raise UserError(f"{name}: is not in the published sample; use --full, which reads the stored columns")
         return list(names)
-
-    def known(self) -> list[str]:
-        """Return the names of those columns of the published sample that filters may read."""
-        return [
-            name
-            for name in _sample_types(self.corpus)
-            if name not in ("hash", "id", "part", "row", "drop_step", "drop", "emptied", "text_bytes", "markup")
-        ]
 
     def _thresholds(self, *, full: bool) -> dict[str, Thresholds]:
         """Return the quantiles that the filters of `then` request, by step, computed over the documents that

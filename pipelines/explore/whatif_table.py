@@ -10,7 +10,7 @@ from gristmill.terminal import human_bytes
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import select_rows
 from pipelines.explore.whatif import Impact, WhatIf
-from pipelines.stages.pii.display_redaction import without_personal_data
+from pipelines.stages.pii.display_redaction import redact_row, without_personal_data
 
 _EXCERPT = (400, 6)  # characters and lines of a sample
 
@@ -82,10 +82,10 @@ def _show_samples(question: WhatIf, source: str, impact: Impact, samples: int) -
             whole = next(part for part in question.corpus.parts(source) if part.index == index)
             part = without_personal_data(question.corpus, select_rows(whole, [row]))
             page.heading(f"{heading}: {question.corpus.printed_id(part.table(('id',))['id'][0].as_py())}")
-            for name in _signals(question):
-                if part.has(name):
-                    value = part.table((name,))[name][0].as_py()
-                    page.field(name, f"{value:.4g}" if isinstance(value, float) else str(value))
+            signals = [name for name in _signals(question) if part.has(name)]
+            values = {name: part.table((name,))[name][0].as_py() for name in signals}
+            for name, value in redact_row(question.corpus, part, values).items():
+                page.field(name, f"{value:.4g}" if isinstance(value, float) else str(value))
             page.field("dropped now by", part.table((DROP,))[DROP][0].as_py() or "no rule")
             page.text(part.table(("edited_text",))["edited_text"][0].as_py(), _EXCERPT)
 

@@ -16,8 +16,9 @@ from pipelines.contracts.shard_set import ShardRecord, ShardSet
 from pipelines.planning.plan import Plan
 from pipelines.report.estimates import estimate_whole
 from pipelines.stages.decide.filter import Filter
+from pipelines.stages.pii.display_redaction import redact_texts
 
-FORMAT = "gristmill-report/2"
+FORMAT = "gristmill-report/3"
 _CONDITIONS = ("at_least", "at_most", "at_least_quantile", "at_most_quantile", "one_of", "none_of", "per", "when")
 _PLACES = 3  # places named per source and reason of quarantined records
 
@@ -39,7 +40,7 @@ def collect(
         "funnel": _funnel(manifest),
         "thresholds": thresholds(plan),
         "distributions": facts["distributions"],
-        "values": facts["values"],
+        "values": {source: _redacted(corpus, source, columns) for source, columns in facts["values"].items()},
         "duplicates": [
             {"step": label, **{name: step.facts[name] for name in ("clusters", "dropped", "cluster_sizes")}}
             for label, step in published.items()
@@ -93,6 +94,32 @@ def _source(
         "documents_kept": rows[-1]["documents_out"] if rows else facts["kept"],
         "text_bytes_kept": rows[-1]["bytes_out"] if rows else read_bytes,
     }
+
+
+def _redacted(
+    corpus: Corpus, source: str, columns: Mapping[str, list[list[Any]] | None]
+) -> dict[str, list[list[Any]] | None]:
+    """Return the tables of values of a source's columns, with the values redacted. The counts of values that
+    become equal are added.
+    """
+    values = list(
+        dict.fromkeys(value for table in columns.values() for value, *_ in table or () if isinstance(value, str))
+    )
+    part = next(corpus.parts(source), None)
+    shown = values if part is None else redact_texts(corpus, part, values)
+    names = {value: other for value, other in zip(values, shown, strict=True) if value != other}
+    if not names:
+        return dict(columns)
+    redacted: dict[str, list[list[Any]] | None] = {}
+    for column, table in columns.items():
+        counts: dict[str, list[int]] = {}
+        for value, every, kept in table or ():
+            name = names.get(value, value)
+            before = counts.get(name, [0, 0])
+            counts[name] = [before[0] + every, before[1] + kept]
+        ranked = sorted(counts.items(), key=lambda entry: -entry[1][0])
+        redacted[column] = None if table is None else [[value, *both] for value, both in ranked]
+    return redacted
 
 
 def _places(source: str, corpus: Corpus) -> dict[str, list[str]]:

@@ -39,7 +39,7 @@ def sweep(corpus: Location, signal: str, side: str, output: Location) -> None:
     _print(histograms, signal, side)
     page = _page(histograms, signal, side)
     output.write_atomic(page.encode())
-    Console(highlight=False).print(f"chart: {output}", markup=False)
+    Console(highlight=False, emoji=False).print(f"chart: {output}", markup=False)
 
 
 def kept_share(histogram: Mapping[str, Any], side: str, threshold: float) -> float:
@@ -73,7 +73,7 @@ def _thresholds(histograms: Mapping[str, Mapping[str, Any]]) -> list[float]:
 
 
 def _print(histograms: Mapping[str, Mapping[str, Any]], signal: str, side: str) -> None:
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(f"{signal} {'≥' if side == 'at_least' else '≤'}", justify="right")
     for source in histograms:

@@ -86,12 +86,22 @@ def test_merge_keys_take_fields_of_other_mappings(tmp_path):
     assert load_yaml(path) == {"a": {"in": merged}, "c": {"x": 4, "y": 3}, "d": {"x": 1, "y": 2, "z": 5}, "e": merged}
 
 
+def test_keys_stay_as_they_are_written(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("a: {08: 1, 3.10: 2, 1_0: 3, 1e3: 4, True: 5, null: 6, 0: 7}\nb: &n 08\nc: {*n : *n}\n")
+    keys = ["08", "3.10", "1_0", "1e3", "True", "null", "0"]
+    data = load_yaml(path)
+    assert data == {"a": dict(zip(keys, range(1, 8), strict=True)), "b": 8, "c": {"08": 8}}
+    assert override(data, ["a.08=5"])["a"]["08"] == 5
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("size: 1\nsize: 2\n", "the key 'size' occurs twice"),
         ("a: &x {b: 1}\nc: {<<: *x, d: 1, d: 2}\n", "the key 'd' occurs twice"),
         ("a: &x {b: 1, b: 2}\nc: {<<: *x}\n", "the key 'b' occurs twice"),
+        ("a: {2019: 1, '2019': 2}\n", "line 1: the key '2019' occurs twice"),
         ("a: {<<: 5}\n", "not valid YAML"),
         ("- 1\n", "holds a list, expected a mapping of fields"),
         ("a: [", "not valid YAML"),

@@ -39,8 +39,7 @@ def compare_groups(groups: Sequence[Group]) -> Iterator[RunComparison]:
 def _pairs(base: Group, group: Group) -> list[tuple[Result, Result]]:
     if len(base.results) == len(group.results) == 1:
         return [(base.results[0], group.results[0])]
-    by_seed = {result.seed: result for result in base.results}
-    return [(by_seed[result.seed], result) for result in group.results if result.seed in by_seed]
+    return [(a, b) for b in group.results for a in base.results if a.seed == b.seed]
 
 
 def _compare(a: Result, b: Result) -> RunComparison:

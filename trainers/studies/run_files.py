@@ -1,6 +1,6 @@
 """Read CSV files with a row per run, or a row per run and item. The first columns are one or more key
-columns, which name the run, and the column `item` if there is a row per item. The others are columns of
-numbers.
+columns, which name the run, and the column `item` if there are several rows per run, one per item. The others
+are columns of numbers.
 
   run_id,web,code            run,accuracy                run,item,correct
   a,0.25,0.75                a,0.31                      a,q1,1
@@ -18,7 +18,9 @@ from gristmill.errors import ConfigError
 KEYS = ("run_id", "run", "index", "name")
 """Names of key columns: columns at the beginning of a file that identify its runs."""
 ITEM = "item"
-"""The column that follows the key columns in a file with a row per item."""
+"""The column that follows the key columns in a file with a row per item. If each run has one row, a column of this
+name is one of numbers, such as the shares of a domain.
+"""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ def read_run_columns(path: Path, key: str | None = None, columns: Collection[str
     header, rows = _cells(path)
     places = _key_places(path, header, key)
     after = max(places.values()) + 1
-    item = after if len(header) > after and header[after] == ITEM else None
+    several = len({row[next(iter(places.values()))].strip() for row in rows}) < len(rows)
+    item = after if several and len(header) > after and header[after] == ITEM else None
     taken = {*places.values(), item}
     numbers = [(i, name) for i, name in enumerate(header) if i not in taken]
     if doubled := sorted({name for _, name in numbers if sum(name == other for _, other in numbers) > 1}):

@@ -2,14 +2,16 @@
 step only annotates.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.config import parse
-from pipelines.contracts.columns import EDITS_COLUMN
+from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.lineage import Corpus, PublishedStep, select_rows
 from pipelines.contracts.parts import Annotation, Part
 from pipelines.contracts.reads import EDITED_TEXT, TEXT
@@ -30,6 +32,14 @@ def redact_texts(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
         annotation = Annotation(step.name, step.directory, None, {EDITS_COLUMN: ""}, pa.table({EDITS_COLUMN: edits}))
         values = replace(memory, annotations=(annotation,)).table((EDITED_TEXT,))[EDITED_TEXT.name].to_pylist()
     return values
+
+
+def redact_row(corpus: Corpus, part: Part, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of columns of one document of `part`, by column, with the strings redacted by
+    `redact_texts`, except the rule that dropped the document.
+    """
+    texts = {name: value for name, value in row.items() if isinstance(value, str) and name != DROP}
+    return {**row, **dict(zip(texts, redact_texts(corpus, part, list(texts.values())), strict=True))}
 
 
 def pii_steps(corpus: Corpus, part: Part) -> list[tuple[int, PublishedStep]]:

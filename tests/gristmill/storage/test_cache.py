@@ -34,6 +34,13 @@ def test_a_limit_that_is_no_number(tmp_path, monkeypatch):
         cache._keep(tmp_path / "x.tmp", "ab" * 16)
 
 
+def test_a_file_is_last_used_when_it_is_added_however_long_its_transfer_took(tmp_path, monkeypatch, new_process):
+    left = filled(tmp_path, monkeypatch, {"x.tmp": 100})
+    monkeypatch.setenv("GRISTMILL_CACHE_BYTES", "5")
+    cache._keep(tmp_path / "x.tmp", "ab" * 16)
+    assert left() == {f"ab/{'ab' * 16}"}
+
+
 @pytest.fixture
 def new_process(monkeypatch):
     """Forget what this process has added to the cache, as a new process would."""

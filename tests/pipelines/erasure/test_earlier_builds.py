@@ -94,6 +94,8 @@ def test_the_list_of_builds(out, build, capsys):
     shown = capsys.readouterr().out
     assert [build.fingerprint[:12] in shown for build in builds] == [True] * 3
     assert "the published build" in shown
+    assert main(["inspect", str(out / "manifest.json"), "--builds"]) == 0
+    assert capsys.readouterr().out == shown
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.explore.inspect_cluster import _show_differences, show_cluster
 from pipelines.explore.inspect_document import show_document, show_rule
-from pipelines.planning.corpus import CorpusConfig, StepConfig
+from pipelines.planning.corpus import CorpusConfig, StepConfig, load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
 from pipelines.reading.sources.record_field import RecordField
@@ -133,6 +133,26 @@ def test_a_dropped_document_says_why_and_shows_no_personal_data(
     assert "spammer@example.net" in story(capsys, corpus, 4, raw=True)
 
 
+def test_personal_data_in_a_column_that_a_rule_judges_is_hidden(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "web.jsonl").write_text('{"text": "A text.", "author": "jane.roe@example.org"}\n')
+    (tmp_path / "c.yaml").write_text(
+        f"name: judged\noutput: {tmp_path}/out\nsources:\n"
+        f"  - {{name: web, root: {tmp_path}/web.jsonl, format: jsonl, columns: {{author: string}}}}\n"
+        "steps:\n  - filter: [{signal: author, one_of: [bob]}]\n  - pii: {level: contact}\n"
+    )
+    config = load_corpus_config(tmp_path / "c.yaml")
+    build(make_plan(config, take_inventory(config.sources, config.place)), LocalCluster(), lambda line: None)
+    for raw, author in ((False, "<EMAIL_ADDRESS>"), (True, "jane.roe@example.org")):
+        out = story(capsys, tmp_path / "out", "web/web.jsonl#0", raw)
+        assert f"drops: author: author is {author}, kept is one of bob" in out
+        show_rule(tmp_path / "out", "author", 1, raw=raw)
+        out += capsys.readouterr().out
+        assert re.search(rf"\n  author +{author}\n", out)
+        assert ("jane" in out) is raw
+
+
 def test_the_winner_of_a_cluster_is_named(capsys: pytest.CaptureFixture[str], corpus: Path) -> None:
     assert "drops: dedup_exact, in favour of web/[red]w.jsonl#2\n" in story(capsys, corpus, 3)
     out = story(capsys, corpus, 2)
@@ -198,6 +218,16 @@ def test_unknown_rules_are_told_with_counts(corpus: Path, capsys: pytest.Capture
         show_rule(corpus, "spam", 0, raw=False)
     assert main(["inspect", str(corpus), "--doc", "web/nothing#0"]) == 2
     assert "error: web/nothing#0: the source 'web' has no file 'nothing'" in capsys.readouterr().err
+
+
+def test_records_outside_the_sample_are_no_rule(tmp_path: Path) -> None:
+    (tmp_path / "web.jsonl").write_text("".join(f'{{"text": "Text {number}."}}\n' for number in range(50)) + "no json")
+    sources = (Source("web", str(tmp_path / "web.jsonl"), "jsonl", sample=0.5),)
+    steps = (StepConfig("text_hash", TextHash(normalisation="none"), "text_hash"),)
+    config = CorpusConfig("sampled", str(tmp_path / "out"), sources, steps)
+    build(make_plan(config, take_inventory(sources, tmp_path / "out")), LocalCluster(), lambda line: None)
+    with pytest.raises(UserError, match="--rule 'not_sampled': "):
+        show_rule(tmp_path / "out", "not_sampled", 5, raw=False)
 
 
 def test_printable_leaves_text_alone_and_shows_the_rest() -> None:

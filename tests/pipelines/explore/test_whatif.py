@@ -1,6 +1,7 @@
 """What-if: the answer equals that of a build, or is an interval that contains it."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -180,6 +181,51 @@ def test_the_command_shows_both_directions_without_personal_data(corpus, capsys,
     assert main(["whatif", str(path), "--sweep", "word_cunt"]) == 2
     assert "did you mean 'word_count'" in capsys.readouterr().err
     assert main(["whatif", str(path), "n_bytes=1"]) == 2
+    assert main(["whatif", str(path), "--set", "filter.word_count.at_least=1", "--samples", "-1"]) == 2
+    assert "--samples: got -1, expected 0 or more" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def dated(tmp_path_factory):
+    """Build a corpus of documents with dates, URLs and authors, filtered by all of them, and return its file."""
+    folder = tmp_path_factory.mktemp("dated")
+    records = [
+        {
+            "text": f"A text of document {number}.",
+            "date": f"20{10 + number}-01-02",
+            "url": f"https://a.example/{number}",
+            "author": "jane.roe@example.org" if number % 3 else "bob",
+        }
+        for number in range(10)
+    ]
+    (folder / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "c.yaml").write_text(
+        f"name: c\noutput: {folder}/out\nsources:\n"
+        f"  - {{name: a, root: {folder}/a.jsonl, format: jsonl, columns: {{date: date, author: string}}}}\n"
+        "steps:\n  - filter: [{signal: date, at_least: 2015-01-01}, {signal: url, none_of: [https://a.example/9]}, "
+        "{signal: author, one_of: [bob]}]\n  - pii: {level: contact}\n"
+    )
+    config = load_corpus_config(folder / "c.yaml")
+    build(make_plan(config, take_inventory(config.sources, config.place)), LocalCluster(), lambda line: None)
+    return folder / "c.yaml"
+
+
+def test_samples_hide_personal_data_in_columns_that_changed_rules_read(dated, capsys):
+    assert main(["whatif", str(dated), "--set", "filter=[{signal: author, none_of: [bob]}]", "--full"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"newly kept: a/a.jsonl#\d\n  author +<EMAIL_ADDRESS>\n", out)
+    assert "jane" not in out
+
+
+def test_rules_on_columns_outside_the_sample_are_counted_in_full(dated):
+    change = "filter.author.one_of=[bob, jane.roe@example.org]"
+    impact = what_if(load_corpus_config(dated), [change]).run(full=True)["a"]
+    assert (impact.kept, impact.newly_kept, impact.newly_dropped) == (1, 3, 0)
+    assert impact.rules_then == {"date": 5, "url": 1}
+    with pytest.raises(UserError, match="date: is not in the published sample; use --full, which reads the stored"):
+        what_if(load_corpus_config(dated), [change]).run(full=False)
+    with pytest.raises(UserError, match="dates: no step of the corpus writes this column; did you mean 'date'"):
+        what_if(load_corpus_config(dated), ["filter=[{signal: dates, at_least: 2015-01-01}]"]).run(full=True)
 
 
 def test_a_bound_at_the_ends_of_the_values_keeps_all_or_those_without_one():

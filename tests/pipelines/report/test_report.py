@@ -289,6 +289,26 @@ def test_personal_data_is_not_shown_even_of_documents_that_the_pii_step_left_out
     assert "jane" not in json.dumps(report)
 
 
+def test_personal_data_among_the_values_of_a_column_is_not_shown(tmp_path):
+    authors = ["bob", MAIL, f"1{MAIL}", "bob", MAIL]
+    records = [{"text": f"{LINE}{number}", "author": author} for number, author in enumerate(authors)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (tmp_path / "c.yaml").write_text(
+        f"name: c\noutput: {tmp_path}/out\nsources:\n"
+        f"  - {{name: a, root: {tmp_path}/a.jsonl, format: jsonl, columns: {{author: string}}}}\n"
+        "steps:\n  - filter: [{signal: author, one_of: [bob]}]\n  - pii: {level: contact}\n"
+    )
+    config = load_corpus_config(tmp_path / "c.yaml")
+    plan = make_plan(config, take_inventory(config.sources, config.place))
+    build(plan, LocalCluster(), lambda line: None)
+    write(plan, config.place)
+    assert read_json(config.place / "report.json")["values"]["a"]["author"] == [
+        ["<EMAIL_ADDRESS>", 3, 0],
+        ["bob", 2, 2],
+    ]
+    assert "jane" not in (config.place / "report.html").read_text() + (config.place / "report.json").read_text()
+
+
 def test_samples_say_why(report):
     samples = report["samples"]
     assert {sample["rule"] for sample in samples if sample["source"] == "notes"} == {

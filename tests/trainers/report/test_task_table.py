@@ -82,6 +82,16 @@ def test_configurations_are_compared_seed_by_seed_on_the_same_examples(seeds):
     assert lines[0].endswith("40 examples")
 
 
+def test_each_of_two_runs_with_the_same_settings_and_seed_is_compared(tmp_path):
+    wrong = {("full", "a"): 8, ("full", "b"): 10, ("lora", "a"): 20, ("lora", "b"): 22}
+    runs = [
+        make_scored(tmp_path, f"{method}_{name}", count, seed=0, method={"kind": method})
+        for (method, name), count in wrong.items()
+    ]
+    pairs = [(c.a.run.name, c.b.run.name) for c in compare_groups(group_results(read_results(runs)))]
+    assert sorted(pairs) == [(f"full_{one}", f"lora_{other}") for one in "ab" for other in "ab"]
+
+
 def test_runs_on_other_examples_are_not_compared_and_it_is_said(tmp_path):
     runs = [make_scored(tmp_path, "a", 8, data={"x": 1}), make_scored(tmp_path, "b", 8, examples=30)]
     (compared,) = compare_groups(group_results(read_results(runs)))

@@ -98,6 +98,12 @@ def test_a_domain_may_have_the_name_of_a_key(tmp_path):
         table(tmp_path, ratios, metrics, key="id")
 
 
+def test_a_domain_may_be_called_item(tmp_path):
+    read = table(tmp_path, "run,item,web\na,0.2,0.8\nb,0.3,0.7\n", "run,item,web\na,1,2\nb,3,4\n")
+    assert (read.domains, read.metrics) == (("item", "web"), ("item", "web"))
+    assert read.values.tolist() == [[1, 2], [3, 4]]
+
+
 def test_results_per_item_are_averaged_and_an_item_without_a_value_censors_its_run(tmp_path):
     rows = ["1,q,1,", "1,r,0,", "1,s,,4", "2,q,1,", "2,r,1,", "2,s,,5", "3,q,nan,", "3,r,1,", "3,s,,6"]
     read = table(tmp_path, metrics="\n".join(["index,item,correct,bits", *rows]), higher_is_better=["correct"])

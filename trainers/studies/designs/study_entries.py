@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gristmill.config import load_yaml, override, parse, plain
+from gristmill.config import dump_yaml, load_yaml, override, parse, plain
 from gristmill.errors import ConfigError
 from gristmill.storage.parsing import parse_local
 from trainers.config.job import TrainingBudget
@@ -68,7 +68,7 @@ def study_entries(study: Study) -> dict[str, StudyEntry]:
 def variant_of(study: Study, changes: Mapping[str, Any]) -> CorpusVariant:
     """Return the variant of a study's corpus file that results from `changes`, {dotted field name: value}."""
     assert study.corpus_file is not None
-    return CorpusVariant(study.corpus_file, tuple(f"{name}={json.dumps(plain(v))}" for name, v in changes.items()))
+    return CorpusVariant(study.corpus_file, tuple(f"{name}={_written(v)}" for name, v in changes.items()))
 
 
 def variants_of(study: Study) -> tuple[CorpusVariant, ...]:
@@ -144,7 +144,12 @@ def _entry_job(
 
 
 def _assignments(settings: Mapping[str, Any]) -> list[str]:
-    return [f"{name}={json.dumps(plain(value))}" for name, value in flat_settings(settings).items()]
+    return [f"{name}={_written(value)}" for name, value in flat_settings(settings).items()]
+
+
+def _written(value: Any) -> str:
+    """Return a value as YAML for `override`. YAML cannot read all texts that JSON escapes."""
+    return dump_yaml(plain(value), flow=True).removesuffix("...\n").strip()
 
 
 def _shown(value: Any) -> str:

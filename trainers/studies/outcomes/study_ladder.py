@@ -100,7 +100,7 @@ def ladder_of(opened: OpenStudy, results: Mapping[str, RunResult]) -> Ladder:
         raise UserError(f"study {opened.study.name}: no run has finished; train them with `study run`")
     its = [results[run.key] for run in runs]
     metrics = measured_metrics(opened, results)
-    weights = opened.settings.metric_weights(metrics)
+    weights = opened.settings.measured(metrics).metric_weights(metrics)
     losses = [weighted_value(result, metrics, weights) for result in its]
     sizes = np.array([[float(result.parameters), float(result.tokens)] for result in its])
     names = tuple(run.name for run in runs)

@@ -68,7 +68,7 @@ def fit_step(opened: OpenStudy, root: LocalPath, results: Mapping[str, RunResult
     fits = fit_metrics(table, laws_of(opened.study.laws))
     laws = _resampled(opened, table, [fit.law.name for fit in fits])
     noise = metric_noise(opened, results, table)
-    weights = opened.settings.metric_weights(table.metrics)
+    weights = opened.settings.measured(table.metrics).metric_weights(table.metrics)
     record = {
         "format": FORMAT,
         "basis": basis_of(opened, table),
@@ -135,7 +135,7 @@ def propose_step(opened: OpenStudy, root: LocalPath, table: RunTable, laws: LawS
     """Propose a mixture, write it to `proposal.yaml` and return the proposal. A run reads the file's
     `weights` with `data.weights=FILE`.
     """
-    proposal = propose(laws, table.ratios, opened.settings, others=doremi_mixture(opened, root))
+    proposal = propose(laws, table.ratios, opened.settings.measured(laws.metrics), others=doremi_mixture(opened, root))
     record = proposal_record(proposal)
     if opened.reused:
         record = {"weights": opened.mixture(proposal.ratios), "shares": record.pop("weights"), **record}

@@ -83,7 +83,7 @@ def judge(opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, Run
     metrics = (
         measured_metrics(opened, {run.key: results[run.key] for run in runs if run.key in results}) or opened.metrics
     )
-    weights = opened.settings.metric_weights(metrics)
+    weights = opened.settings.measured(metrics).metric_weights(metrics)
     rule = study.rule
 
     def compared(chosen: np.ndarray) -> tuple[PairedComparison, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.config import dump_yaml, plain
-from gristmill.errors import UserError
+from gristmill.errors import ConfigError, UserError
 from gristmill.page.formats import compact
 from gristmill.page.render import render_template
 from gristmill.page.scatter import scatter
@@ -204,10 +204,12 @@ def _swarm(found: Findings) -> list[SwarmRun]:
     opened, runs = found.opened, []
     results = {run.key: found.results[run.key] for run in opened.points if run.key in found.results}
     metrics = measured_metrics(opened, results)
-    every = opened.settings.metric_weights(opened.metrics)
-    weights = every[[name in metrics for name in opened.metrics]]
-    for run in opened.points if weights.sum() > 0 else ():
-        value = weighted_value(results.get(run.key), metrics, weights / weights.sum())
+    try:
+        weights = opened.settings.measured(metrics).metric_weights(metrics)
+    except ConfigError:  # no metric with a weight has a value yet
+        return []
+    for run in opened.points:
+        value = weighted_value(results.get(run.key), metrics, weights)
         if value is not None:
             runs.append(SwarmRun(run.entry, opened.shares_of(run.weights), value))
     return runs

@@ -1,7 +1,7 @@
 """The settings of a proposal: its objective and its constraints."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -83,14 +83,22 @@ class ProposalSettings:
             raise ConfigError(f"{field_name}: all are 0; set at least one above 0")
         return prior / prior.sum()
 
+    def measured(self, metrics: Sequence[str]) -> "ProposalSettings":
+        """Return the settings without the weights of metrics other than `metrics`, those that have values."""
+        weights = self.weights
+        return self if weights is None else replace(self, weights={n: w for n, w in weights.items() if n in metrics})
+
     def metric_weights(self, metrics: Sequence[str]) -> np.ndarray:
         """Return the weights of `metrics`, [metrics]; they sum to 1. Raises ConfigError for an unknown
-        metric.
+        metric, or if all weights are 0.
         """
-        if self.weights is None:
-            return np.full(len(metrics), 1 / len(metrics))
-        for name in self.weights:
+        for name in self.weights or ():
             if name not in metrics:
                 raise ConfigError(f"weights.{name}: no such metric; there are {', '.join(metrics)}")
-        weights = np.array([self.weights.get(name, 0.0) for name in metrics])
+        weights = np.array([1.0 if self.weights is None else self.weights.get(name, 0.0) for name in metrics])
+        if not weights.sum() > 0:
+            raise ConfigError(
+                f"weights: no metric with a weight above 0 has a value; those with values: {', '.join(metrics) or 'none'}; "
+                "give one of them a weight"
+            )
         return weights / weights.sum()

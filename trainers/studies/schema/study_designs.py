@@ -1,5 +1,6 @@
 """The designs of a study: which runs it trains."""
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -156,7 +157,7 @@ class Grid:
         for section, axes in (("axes", self.axes), ("corpus", self.corpus)):
             for name, values in axes.items():
                 require(
-                    bool(values) and len(set(map(repr, values))) == len(values),
+                    bool(values) and not any(itertools.starmap(_alike, itertools.combinations(values, 2))),
                     f"{section}.{name}: got {list(values)}, expected different values",
                 )
         combinations = 1
@@ -182,6 +183,10 @@ class LeaveOneOut:
 
 MixtureDesign = Swarm | Sobol | Simplex
 Design = Swarm | Sobol | Simplex | Listed | Grid | LeaveOneOut
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)  # 2 and 2.0, but not 1 and true
 
 
 def _check_runs(runs: int) -> None:

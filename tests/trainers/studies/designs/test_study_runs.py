@@ -11,6 +11,9 @@ from gristmill.storage.store import digest, write_json
 from tests.trainers.studies.study_files import opened, write_study
 from trainers.config.pretraining import MixtureStage
 from trainers.runs.resolve import identity
+from trainers.studies.designs.study_entries import study_entries, variant_of
+from trainers.studies.running.study_directory import load_study
+from trainers.studies.schema.study_designs import Listed, ListEntry
 
 
 @pytest.fixture
@@ -137,6 +140,17 @@ def test_an_entry_may_read_its_data_in_an_order_of_its_own(file):
         opened(file, *order, "anneal=0.2")
 
 
+def test_values_may_have_any_character(file, tmp_path):
+    text = "\U0001d4b3\u2028\x7f"
+    study = replace(
+        load_study(file), design=Listed({"a": ListEntry(), "b": ListEntry({"data.weights": {text: 1}})}, "a")
+    )
+    assert study_entries(study)["b"].job.data.weights == {text: 1.0}
+    (tmp_path / "c.yaml").write_text("output: out\n")
+    study = replace(study, corpus_file=str(tmp_path / "c.yaml"), corpora=())
+    assert variant_of(study, {"name": text}).key == digest({"name": text})[:16]
+
+
 LIST = "design={kind: list, baseline: a, entries: {a: {}, b: {settings: {FIELD: 1}}}}"
 
 
@@ -166,6 +180,7 @@ LIST = "design={kind: list, baseline: a, entries: {a: {}, b: {settings: {FIELD: 
         (["confirmation=null", LIST.replace("FIELD", "seed")], "design: b.seed: is set by the study"),
         (["confirmation=null", LIST.replace("FIELD", "model.layerz")], "did you mean 'layers'"),
         (["confirmation=null", LIST.replace("FIELD: 1", "init.path: nowhere")], "init.path: .*nowhere has no run.json"),
+        (["confirmation=null", "design={kind: grid, axes: {model.layers: [2, 2.0]}}"], "expected different values"),
         (["answered_by=notes"], "answered_by: got 'notes', allowed the candidates or entries .*: proposal, more_code"),
         (["corpora=[]"], "corpora: set either corpora, to directories"),
         (["proxies.anchors=1"], "anchors: got 1, allowed 2 or more"),

@@ -15,6 +15,7 @@ from trainers.commands.settings import read_weights
 from trainers.config.pretraining import Data
 from trainers.engine.hardware.footprint import footprint
 from trainers.studies.laws.log_linear import LogLinear
+from trainers.studies.outcomes.study_ladder import ladder_of
 from trainers.studies.outcomes.study_steps import (
     FIT,
     PROPOSAL,
@@ -317,6 +318,26 @@ def test_held_out_text_without_targets_is_left_out(finished):
     )
     assert verdict.by_metric["plays"][0].verdict == "open"
     assert unmeasured_lines(study, results) == ["left out, because no run has a value: plays"]
+
+
+def test_a_weighted_metric_without_values_is_left_out_of_the_weighted_mean(file):
+    study, root = opened(file, "proposal.weights={code: 1, plays: 3}")
+    finish(root, study.proxies)
+    for run in study.proxies:
+        finish(root, [run], metrics={"code": planted(run)["code"]})
+    results = results_of(root, study.proxies)
+    found = fit_step(study, root, results)
+    assert found.table.metrics == ("code",)
+    proposal = propose_step(study, root, found.table, found.laws)
+    assert proposal.value == pytest.approx(found.laws.predict(proposal.ratios[None], np.array([1.0]))[0])
+    assert set(ladder_of(study, results).losses) == {result.metrics["code"] for result in results.values()}
+    runs = candidate_runs(study, root)
+    finish(root, runs, metrics={"code": 2.0})
+    verdict = judge(study, runs, results_of(root, runs))
+    assert verdict.overall == verdict.by_metric["code"]
+    only_plays, _ = opened(file, "proposal.weights={plays: 1}")
+    with pytest.raises(ConfigError, match="no metric with a weight above 0 has a value; those with values: code; give"):
+        judge(only_plays, runs, results_of(root, runs))
 
 
 def test_too_few_finished_runs_are_an_error_that_names_the_law(file):
