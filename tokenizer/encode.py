@@ -67,16 +67,15 @@ class Encoder:
         if library is None and definition.kind != "byte_bpe":
             return cls(definition, "tokenizers", "not a byte-level BPE")
         encoder = cls(definition, "gigatoken", "requested" if library else "knows the pre-tokenizer")
-        refusal = _unread_by_gigatoken(definition)
+        try:
+            encoder._gigatoken  # noqa: B018 - loads it
+            refusal = _unread_by_gigatoken(definition)
+        except RuntimeError as error:  # the file is valid, since `tokenizers` has just read it
+            refusal = str(error).split("\n", 1)[0]
         if refusal is None:
-            try:
-                encoder._gigatoken  # noqa: B018 - loads it
-            except RuntimeError as error:  # the file is valid, since `tokenizers` has just read it
-                refusal = str(error).split("\n", 1)[0]
-            else:
-                return encoder
+            return encoder
         if library == "gigatoken":
-            raise ValueError(f"{definition.path}: gigatoken cannot load it ({refusal}); use library='tokenizers'")
+            raise ValueError(f"{definition.path}: gigatoken cannot read it ({refusal}); use library='tokenizers'")
         return cls(definition, "tokenizers", f"gigatoken: {refusal}")
 
     def __reduce__(self) -> tuple[Any, ...]:

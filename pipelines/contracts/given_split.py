@@ -126,7 +126,7 @@ class IdSplit:
         return {
             "kind": self.kind,
             "field": self.field,
-            **{name: file_checksum(local_path(path)) for name, path in self._named()},
+            **{name: _checksum(path, local_path(path).version()) for name, path in self._named()},
         }
 
     def promised(self) -> tuple[str, ...]:
@@ -184,6 +184,11 @@ def parse_split(data: Any, where: str) -> GivenSplit | None:
     manifest in messages.
     """
     return parse(_Holder, {"split": data}, where).split
+
+
+@lru_cache(maxsize=16)
+def _checksum(path: str, version: Any) -> str:
+    return file_checksum(local_path(path))
 
 
 @lru_cache(maxsize=16)

@@ -106,7 +106,10 @@ def _show_origin(page: Page, corpus: Corpus, found: Origin, fields: Sequence[tup
     facts = corpus.manifest.sources[found.source]
     page.heading("origin")
     page.field("source", found.source)
-    archive, bang, member = found.path.partition("!")
+    # Names may hold exclamation marks too: a repository is one that has a commit.
+    known = [name for name in facts.get("commits", {}) if found.path.startswith(f"{name}!")]
+    archive = max(known, key=len, default=found.path.partition("!")[0])
+    bang, member = found.path[len(archive) :][:1], found.path[len(archive) + 1 :]
     page.field("file", archive)
     if archive in facts.get("commits", {}):
         page.field("commit", facts["commits"][archive])

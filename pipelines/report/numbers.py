@@ -99,14 +99,14 @@ def _source(
 def _redacted(
     corpus: Corpus, source: str, columns: Mapping[str, list[list[Any]] | None]
 ) -> dict[str, list[list[Any]] | None]:
-    """Return the tables of values of a source's columns, with the values redacted. The counts of values that
-    become equal are added.
+    """Return the tables of values of a source's columns, with the values redacted, but not by an NER model:
+    they are no sentences. The counts of values that become equal are added.
     """
     values = list(
         dict.fromkeys(value for table in columns.values() for value, *_ in table or () if isinstance(value, str))
     )
     part = next(corpus.parts(source), None)
-    shown = values if part is None else redact_texts(corpus, part, values)
+    shown = values if part is None else redact_texts(corpus, part, values, names=False)
     names = {value: other for value, other in zip(values, shown, strict=True) if value != other}
     if not names:
         return dict(columns)

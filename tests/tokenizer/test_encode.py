@@ -155,7 +155,7 @@ def test_other_pre_tokenizers_go_to_tokenizers(edited):
 
 def test_a_library_that_cannot_is_refused(edited):
     path = edited(pre_tokenizer={"type": "Digits", "individual_digits": True})
-    with pytest.raises(ValueError, match=r"gigatoken cannot load it .* use library='tokenizers'"):
+    with pytest.raises(ValueError, match=r"gigatoken cannot read it .* use library='tokenizers'"):
         Encoder.load(path, "gigatoken")
 
 
@@ -306,7 +306,7 @@ def test_what_gigatoken_would_ignore_goes_to_tokenizers(edited, pieces, reason):
     path = edited(pre_tokenizer=whole)
     encoder = Encoder.load(path)
     assert (encoder.library, encoder.library_reason) == ("tokenizers", f"gigatoken: {reason}")
-    with pytest.raises(ValueError, match=f"gigatoken cannot load it \\({reason}\\); use library='tokenizers'"):
+    with pytest.raises(ValueError, match=f"gigatoken cannot read it \\({reason}\\); use library='tokenizers'"):
         Encoder.load(path, "gigatoken")
 
 

@@ -226,13 +226,6 @@ class Finetuning(Job):
             len(self.tasks) == 1 or all(self.encoding.text_to_text or task.kind == "generate" for task in self.tasks),
             f"tasks: got {', '.join(names)}, which one model solves together only as text; set encoding.text_to_text=true",
         )
-        for task in self.tasks if self.encoding.text_to_text else ():
-            spaced = next((label for label in task.label_names if label.split() != [label]), None)
-            require(
-                task.kind != "tag" or spaced is None,
-                f"tasks: {task.name} has the label {spaced!r}, but tags written as text have spaces between them; spell it "
-                f"without spaces in `labels` and map it there with `rename`, or leave out encoding.text_to_text",
-            )
         require(0 <= self.label_smoothing < 1, f"label_smoothing: got {self.label_smoothing}, allowed 0 to below 1")
         require(
             self.label_smoothing == 0 or self.head_kind == "classify",

@@ -88,6 +88,7 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
     validation: dict[str, SourceStream] = {}
     test: dict[str, SourceStream] = {}
     seen: set[str] = set()
+    with_documents: set[str] = set()
     for directory, part in zip(directories, parts, strict=True):
         if part.tokenizer.xxh3_128 != first.tokenizer.xxh3_128:
             raise UserError(
@@ -95,7 +96,8 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
                 f"{first.tokenizer.xxh3_128}; corpora read together need the same tokenizer"
             )
         own = _sources((*part.train, *part.validation, *part.test, *part.empty))
-        if shared := own & seen:
+        with_documents |= _sources((*part.train, *part.validation, *part.test))
+        if shared := own & seen & with_documents:
             raise UserError(
                 f"{directory}: the sources {', '.join(sorted(shared))} are in an earlier corpus too; rename them"
             )

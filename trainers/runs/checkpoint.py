@@ -406,9 +406,9 @@ def _remove_old(
     pinned = best.step if best else None
     others = [(its, path) for its, _, path in published if path not in replaced and its != pinned]
     # A run that falls back on a kept checkpoint needs the best up to then, which may not be the best since.
-    bests = {_best_step(path) for _, path in others[:keep]} if best else set()
-    older = [(its, path) for its, path in others[keep:] if its not in bests]
-    gone = replaced + [path for its, path in older if not keep_every or its % keep_every]
+    stay = others[:keep] + [each for each in others[keep:] if keep_every and each[0] % keep_every == 0]
+    bests = {_best_step(path) for _, path in stay} if best else set()
+    gone = replaced + [path for its, path in others if (its, path) not in stay and its not in bests]
     for path in gone:
         path.set_aside().remove_tree()
     if gone:

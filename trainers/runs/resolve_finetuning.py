@@ -22,6 +22,13 @@ def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
     of one epoch, and return the result. Resolving the result again changes nothing. Raises ConfigError for
     values that do not fit, and UserError if the base or the training file of a task is missing.
     """
+    for task in config.tasks if config.encoding.text_to_text else ():
+        spaced = next((label for label in task.label_names if label.split() != [label]), None)
+        if task.kind == "tag" and spaced is not None:
+            raise ConfigError(
+                f"tasks: {task.name} has the label {spaced!r}, but tags written as text have spaces between them; spell it "
+                f"without spaces in `labels` and map it there with `rename`, or leave out encoding.text_to_text"
+            )
     config = replace(
         config,
         model=fill(config.model, corpus.tokenizer.vocab_size),

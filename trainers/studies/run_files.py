@@ -35,19 +35,21 @@ class RunColumns:
     values: np.ndarray
 
 
-def read_run_columns(path: Path, key: str | None = None, columns: Collection[str] = ()) -> RunColumns:
+def read_run_columns(
+    path: Path, key: str | None = None, columns: Collection[str] = (), *, items: bool = True
+) -> RunColumns:
     """Read a CSV file of runs. The runs are named by the column `key` or, by default, by the leading columns
     that are in KEYS. Of the other columns, only `columns` are read, or all of them if `columns` is empty.
 
     In a file with a row per item, the value of a run is the mean over the items that have a value in at least
-    one run. If the run itself lacks a value for one of these items, its mean is NaN. Raises ConfigError if
-    the file is not of this form.
+    one run. If the run itself lacks a value for one of these items, its mean is NaN. With `items` false, the
+    file has one row per run, and a column called ITEM is like any other. Raises ConfigError if the file is
+    not of this form.
     """
     header, rows = _cells(path)
     places = _key_places(path, header, key)
     after = max(places.values()) + 1
-    several = len({row[next(iter(places.values()))].strip() for row in rows}) < len(rows)
-    item = after if several and len(header) > after and header[after] == ITEM else None
+    item = after if items and len(header) > after and header[after] == ITEM else None
     taken = {*places.values(), item}
     numbers = [(i, name) for i, name in enumerate(header) if i not in taken]
     if doubled := sorted({name for _, name in numbers if sum(name == other for _, other in numbers) > 1}):

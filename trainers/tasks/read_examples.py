@@ -27,7 +27,7 @@ from trainers.tasks.task_files import SplitFiles, find_split
 
 _Fields = dict[str, Any]
 _TEXTS = ("text", "text_b", "words", "question", "passage", "candidates", "good", "bad", "subject")
-_GOLDS = ("label", "tags", "target", "accepted")  # `answers` may be empty
+_GOLDS = ("label", "tags", "target", "accepted")
 
 
 def read_examples(task: Task, split: str, data: Location | None) -> Examples:
@@ -64,8 +64,7 @@ def locate_example(task: Task, split: str, data: Location | None, number: int) -
 def _row_sets(files: SplitFiles, labelled: bool) -> tuple[list[RowSet], tuple[FileRecord, ...]]:
     sets, records = read_rows(files)
     if files.layout.incomplete_rows == "skip":
-        roles = (*_TEXTS, *_GOLDS) if labelled else _TEXTS
-        sets = [rows for rows in (_without_empty(rows, files.layout, roles) for rows in sets) if len(rows)]
+        sets = [rows for rows in (_without_empty(rows, files.layout, labelled) for rows in sets) if len(rows)]
         if not sets:
             raise UserError(f"{files.paths[0]}: holds no complete row")
     return sets, records
@@ -101,9 +100,15 @@ def _is_text(value: Any) -> bool:
     return True
 
 
-def _without_empty(rows: RowSet, layout: Layout, roles: tuple[str, ...]) -> RowSet:
-    columns = [rows.column(layout.roles[role], role, complete=False) for role in roles if role in layout.roles]
-    whole = [row for row, values in enumerate(zip(*columns, strict=True)) if all(map(_is_filled, values))]
+def _without_empty(rows: RowSet, layout: Layout, labelled: bool) -> RowSet:
+    def column(role: str) -> list[Any]:
+        return rows.column(layout.roles[role], role, complete=False)
+
+    roles = ("id", "group", *_TEXTS, *(_GOLDS if labelled else ()))
+    columns = [[*map(_is_filled, column(role))] for role in roles if role in layout.roles]
+    if labelled and "answers" in layout.roles:  # which may be empty
+        columns.append([value is not None and value is not MISSING for value in column("answers")])
+    whole = [row for row, filled in enumerate(zip(*columns, strict=True)) if all(filled)]
     return replace(rows.keep(whole), skipped=rows.skipped + len(rows) - len(whole))
 
 

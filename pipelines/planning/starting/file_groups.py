@@ -18,7 +18,7 @@ from gristmill.terminal import human_bytes
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.parts import DOCUMENT_COLUMNS
 from pipelines.reading.entries.archives import TarInput, is_tar_name
-from pipelines.reading.entries.decompress import DecodeBudget, decompress
+from pipelines.reading.entries.decompress import DecodeBudget, decompress, peek
 from pipelines.reading.entries.files import SourceFile, file_chunks
 from pipelines.reading.entries.reasons import BrokenInput
 from pipelines.reading.entries.records import Bad
@@ -33,6 +33,7 @@ _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zstd")
 _KINDS = {suffix: name for name, kind in FORMATS.items() for suffix in kind.suffixes}
 _ZIPS = (".zip", ".whl")
 _SAMPLED_FILES = 16
+_ENCODING_BYTES = 1 << 16
 _SAMPLED_RECORDS = 200
 _SAMPLED_BYTES = 64 << 20  # of one file: a record of any length that is read by default
 _SAMPLED_MEMBERS = 200
@@ -276,8 +277,17 @@ def _json_record(text: bytes | LongRecord) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
+def _is_utf8(head: bytes) -> bool:
+    try:
+        head.decode()
+    except UnicodeDecodeError as error:
+        return error.end == len(head) and len(head) - error.start < 4  # a character that is cut
+    return True
+
+
 def _csv_records(path: Path, chunks: Iterator[bytes]) -> Iterator[dict[str, Any]]:
-    rows = Rows(chunks, _SAMPLED_BYTES, "utf-8")
+    head, chunks = peek(chunks, _ENCODING_BYTES)
+    rows = Rows(chunks, _SAMPLED_BYTES, "utf-8" if _is_utf8(head) else "latin-1")
     first = rows.first_line()
     if not isinstance(first, str):
         return

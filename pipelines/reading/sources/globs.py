@@ -83,8 +83,8 @@ def _segment(segment: str) -> str:
         elif character == "?":
             out += "[^/]"
         elif end > 0:
-            negated, body, position = "^/" if first > position else "", segment[first:end], end + 1
-            out += "[" + negated + _CLASS_SPECIAL.sub(r"\\\g<0>", body) + "]"
+            negated, body, position = "^" if first > position else "", segment[first:end], end + 1
+            out += "(?!/)[" + negated + _CLASS_SPECIAL.sub(r"\\\g<0>", body) + "]"
         else:
             out += re.escape(character)
     return out

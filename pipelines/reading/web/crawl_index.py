@@ -16,6 +16,7 @@ from pipelines.reading.entries.files import SourceFile, file_chunks
 from pipelines.reading.entries.reasons import BrokenInput
 
 _NAMES = ("filename", "warc_filename")
+_OBJECT = re.compile(rb"(?:^|\s)\{")
 _LINE_BYTES = 1 << 20
 _MOST_BYTES = 64 << 30
 _WARC = re.compile(r"(.*)/warc/([^/]+)\.warc\.gz")
@@ -70,7 +71,8 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _file(line: bytes, where: str) -> str:
     try:
-        fields = orjson.loads(line if line.lstrip().startswith(b"{") else line.split(maxsplit=2)[-1])
+        start = _OBJECT.search(line)  # a key may hold braces
+        fields = orjson.loads(line[start.end() - 1 :] if start else line)
         name = next(fields[each] for each in _NAMES if each in fields)
     except (orjson.JSONDecodeError, StopIteration, TypeError, AttributeError):
         raise SourceError(

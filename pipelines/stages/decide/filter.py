@@ -1,5 +1,6 @@
 """Filter: drop documents by rules, which are conditions on columns."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,6 +20,8 @@ Thresholds = Mapping[Quantile, Mapping[str, float]]
 """Computed thresholds by request and group. The group is the value of `per`, or "" if it is null or there is
 no `per`.
 """
+
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*")  # as the values of a column of integers are written
 
 
 @dataclass(frozen=True)
@@ -189,8 +192,10 @@ def _check_keys(rule: Rule, kind: pa.DataType) -> None:
         raise ConfigError(f"{where}; bounds by value need a column of text or integers")
     for name, mapping in rule.mappings().items():
         for key in mapping:
-            if not text and key != DEFAULT and not key.lstrip("-").isdecimal():
-                raise ConfigError(f"{where}, but {name} has the key {key!r}; expected integers and `default`")
+            if not text and key != DEFAULT and not _INTEGER.fullmatch(key):
+                raise ConfigError(
+                    f"{where}, but {name} has the key {key!r}; expected integers, without leading zeros, and `default`"
+                )
 
 
 def _bound(rule: Rule, bound: Threshold | None, kind: pa.DataType) -> pa.Scalar:

@@ -131,9 +131,7 @@ class Candidates:
 
 
 def check_against(against: Sequence[str]) -> None:
-    """Raise ValueError if `parse_location` rejects one of the locations, or if one occurs twice."""
-    if twice := [directory for number, directory in enumerate(against) if directory in against[:number]]:
-        raise ValueError(f"against: {twice[0]!r} occurs twice; its documents would count twice")
+    """Raise ValueError if `parse_location` rejects one of the locations."""
     for directory in against:
         try:
             parse_location(directory, field="against")
@@ -166,12 +164,12 @@ def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> li
             "",
             load_step(part.directory.parent, part.directory.name) if ("", part.source) not in indexes else None,
         )
+    places = {_place(parts[0].directory.parent)} if parts else set()
     for directory in against:
         corpus = open_corpus(parse_location(directory))
-        if parts and corpus.directory == parts[0].directory.parent:
-            raise UserError(
-                f"against: {directory}: is the corpus that is being built, so each document would be its own copy"
-            )
+        if (place := _place(corpus.directory)) in places:
+            raise UserError(f"against: {directory}: is the corpus that is being built, or occurs twice; remove it")
+        places.add(place)
         for part in corpus.parts():
             if not part.has(column):
                 raise UserError(
@@ -186,6 +184,10 @@ def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> li
             add(part, directory, corpus.read_step(part.source).manifest)
     _refuse_mixtures(inputs, column)
     return inputs
+
+
+def _place(directory: Location) -> str:
+    return str(directory if directory.local is None else Path(directory.local).resolve())
 
 
 def _indexes(read: StepManifest) -> Indexes:

@@ -12,15 +12,17 @@ import pyarrow.compute as pc
 
 from gristmill.config import parse
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
+from pipelines.contracts.edits import EDITS
 from pipelines.contracts.lineage import Corpus, PublishedStep, select_rows
 from pipelines.contracts.parts import Annotation, Part
 from pipelines.contracts.reads import EDITED_TEXT, TEXT
 from pipelines.stages.pii.pii import Pii
+from pipelines.stages.pii.recognizers import LEVELS, PATTERN_ENTITIES
 
 
-def redact_texts(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
+def redact_texts(corpus: Corpus, part: Part, values: list[str], *, names: bool = True) -> list[str]:
     """Return `values`, short texts from the source of `part`, with everything that the part's pii steps find
-    replaced with placeholders.
+    replaced with placeholders. With `names` false, no NER model is used.
     """
     values = [value.encode("utf-8", "backslashreplace").decode() for value in values]  # a lone surrogate is no text
     for _, step in pii_steps(corpus, part) if values else ():
@@ -28,7 +30,7 @@ def redact_texts(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
             {"id": pa.array([b"\0" * 16] * len(values), pa.binary(16)), "text": pa.array(values, pa.large_string())}
         )
         memory = replace(part, rows=len(values), loaded=docs, annotations=())
-        edits = _detect(step, memory)
+        edits = _detect(step, memory, names)
         annotation = Annotation(step.name, step.directory, None, {EDITS_COLUMN: ""}, pa.table({EDITS_COLUMN: edits}))
         values = replace(memory, annotations=(annotation,)).table((EDITED_TEXT,))[EDITED_TEXT.name].to_pylist()
     return values
@@ -55,11 +57,19 @@ def _only_annotates(step: PublishedStep) -> bool:
     return "annotate" in (knobs.get("action"), *knobs.get("actions", {}).values())
 
 
-def _detect(step: PublishedStep, part: Part) -> pa.Array:
+def _detect(step: PublishedStep, part: Part, names: bool = True) -> pa.Array:
     """Return edits of the stored text that replace everything that a pii step finds in a part with
-    placeholders. The part must have only the annotations that precede the step.
+    placeholders, with `names` false only what it finds without an NER model. The part must have only the
+    annotations that precede the step.
     """
     knobs = step.manifest.identity["knobs"] | {"action": "placeholder", "actions": {}, "fields": []}
+    if not names and knobs.get("ner_model"):
+        searched = LEVELS.get(knobs.get("level", ""), knobs["entities"])
+        entities = [each for each in searched if each in PATTERN_ENTITIES]
+        scores = {each: score for each, score in knobs.get("score_thresholds", {}).items() if each in entities}
+        knobs |= {"ner_model": "", "level": "", "entities": entities, "score_thresholds": scores}
+        if not entities:
+            return pa.nulls(part.rows, EDITS)
     stage = parse(Pii, knobs, step.label)
     text = stage.input_text if part.annotations else TEXT
     table = stage.annotate(part.table(("id", text)).rename_columns(["id", stage.text]))

@@ -138,6 +138,8 @@ def _digest(read: Sequence[Asked]) -> str:
         if isinstance(items, Items):
             state.update(items.offsets.tobytes() + items.gold.tobytes())
             state.update(repr((items.task.prompt, items.references)).encode("utf-8", "surrogatepass"))
+            if items.references is not None:
+                state.update(repr(items.task.metrics).encode())
         if isinstance(asked, FactSet):
             state.update(repr(asked.relations).encode("utf-8", "surrogatepass"))
     return state.hexdigest()

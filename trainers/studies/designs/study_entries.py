@@ -149,7 +149,7 @@ def _assignments(settings: Mapping[str, Any]) -> list[str]:
 
 def _written(value: Any) -> str:
     """Return a value as YAML for `override`. YAML cannot read all texts that JSON escapes."""
-    return dump_yaml(plain(value), flow=True).removesuffix("...\n").strip()
+    return dump_yaml(plain(value), flow=True).removesuffix("\n...\n").strip()
 
 
 def _shown(value: Any) -> str:

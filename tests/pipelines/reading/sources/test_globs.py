@@ -29,6 +29,8 @@ from pipelines.reading.sources.globs import covers, matches, may_contain
         ("[!]a].txt", "b.txt", True),
         ("[!]a].txt", "].txt", False),
         ("x[!a]y", "x/y", False),
+        ("x[+-9]y", "x/y", False),
+        ("x[+-9]y", "x5y", True),
         ("[!]", "[!]", True),
         ("a[.txt", "a[.txt", True),
         ("a+b(1).txt", "a+b(1).txt", True),

@@ -76,7 +76,7 @@ def test_mistakes(rule, message):
     [
         (pa.bool_(), "per: group holds bool; bounds by value need a column of text or integers"),
         (pa.float32(), "per: group holds float; bounds by value need"),
-        (pa.int32(), "but at_least has the key 'en'; expected integers and `default`"),
+        (pa.int32(), "but at_least has the key 'en'; expected integers, without leading zeros, and `default`"),
     ],
 )
 def test_groups_that_keys_cannot_name(kind, message):
