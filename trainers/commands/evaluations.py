@@ -292,7 +292,13 @@ def _columns(named: Mapping[str, str]) -> "tuple[Suite | None, list[tuple[Task |
     if "text" in named:
         return None, [(text_task(parse_location(named["text"], field="text")), SPLIT)]
     tasks = [_load(name, named.get("shots")) for name in named["task"].split(",")]
-    return None, [(task, split) for task in tasks for split in _splits(task, named.get("splits"))]
+    columns = [(task, split) for task in tasks for split in _splits(task, named.get("splits"))]
+    names = [(task.name, split) for task, split in columns]
+    if twice := next((each for each in names if names.count(each) > 1), None):
+        raise ConfigError(
+            f"task: two are called {twice[0]} and have a split {twice[1]}; give one of them another `name`"
+        )
+    return None, columns
 
 
 def _load(name: str, shots: str | None) -> "Task | HarnessTask":

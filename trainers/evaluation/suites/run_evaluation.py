@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from gristmill.errors import ConfigError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import Location
-from trainers.engine.hardware.footprint import Footprint
+from trainers.engine.hardware.footprint import Footprint, add_footprints
 from trainers.evaluation.scoring.forms import Pseudo
 from trainers.evaluation.scoring.scorer import Scorer
 from trainers.evaluation.suites.clean_scores import CleanScore
@@ -89,7 +89,11 @@ class Evaluation:
     @property
     def costs(self) -> dict[str, Footprint]:
         """The cost of scoring each model, by name. Models without a known cost are left out."""
-        return {result.model: result.cost for result in self.results if result.cost is not None}
+        costs: dict[str, dict[int, Footprint]] = {}
+        for result in self.results:
+            if result.cost is not None:  # the results of one pass share its cost
+                costs.setdefault(result.model, {})[id(result.cost)] = result.cost
+        return {model: add_footprints([*each.values()]) for model, each in costs.items()}
 
     @property
     def seeds(self) -> list[SeedScore]:

@@ -15,7 +15,7 @@ from trainers.evaluation.scoring.scorer import Likelihoods
 from trainers.evaluation.suites.items import Items
 from trainers.tasks.scores import METRICS
 from trainers.tasks.scores.gold_scores import gold_scores
-from trainers.tasks.scores.metric import TaskMetric
+from trainers.tasks.scores.metric import TaskMetric, bounded_exp
 from trainers.tasks.scores.outcomes import Outcomes
 from trainers.tasks.scores.resampling import score
 
@@ -177,14 +177,15 @@ def estimate(metric: TaskMetric, outcomes: Outcomes, chance: float | None = None
 def ratio_of(statistics: np.ndarray, score: str) -> tuple[float, np.ndarray]:
     """Return the value of a score and the influence of each item on the value (its term in the delta method),
     float64 [n]. `statistics`, float64 [n, 2], holds the score and the weight of each item. The value is the
-    ratio of the sums of the two columns or, for a perplexity, its exponential.
+    ratio of the sums of the two columns or, for a perplexity, its exponential (`bounded_exp`).
     """
     weights = statistics[:, 1].sum()
     value = float(statistics[:, 0].sum() / weights)
     influences = (statistics[:, 0] - value * statistics[:, 1]) / weights
     if not score.endswith("perplexity"):
         return value, influences
-    return float(np.exp(value)), np.exp(value) * influences
+    perplexity = bounded_exp(value)
+    return float(perplexity), perplexity * influences
 
 
 def standard_error(influences: np.ndarray) -> float:

@@ -152,5 +152,10 @@ def _train(run: StudyRun, directory: str, threads: int, train: Train) -> tuple[O
 
 
 def _with_absolute_inputs(run: StudyRun) -> StudyRun:
-    inputs = tuple(name if is_url(name) else str(Path(name).resolve()) for name in run.job.data.corpora)
-    return replace(run, job=run.job.with_inputs(inputs))
+    def absolute(name: str) -> str:
+        return name if is_url(name) else str(Path(name).resolve())
+
+    job = run.job.with_inputs(tuple(map(absolute, run.job.data.corpora)))
+    if job.init is not None:
+        job = replace(job, init=replace(job.init, path=absolute(job.init.path)))
+    return replace(run, job=job)

@@ -79,8 +79,13 @@ class StudyWorkers:
                 if len(self._workers) == self.count:
                     return
                 idle = self._start()
+            try:
+                idle.pipe.send(waiting[0])
+            except OSError:  # it died while it was idle
+                idle.process.join()
+                self._workers.remove(idle)
+                continue
             idle.run = waiting.popleft()
-            idle.pipe.send(idle.run)
 
     def _start(self) -> _Worker:
         context = multiprocessing.get_context("spawn")  # torch does not survive a fork after its first computation

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,11 @@ def summed(finish: Callable[[np.ndarray], np.ndarray]) -> Value:
 def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
     """Return `above / below`, or 0 where `below` is 0, as scikit-learn and seqeval do."""
     return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below != 0)
+
+
+def bounded_exp(nats: Any) -> Any:
+    """Return the perplexity of a mean of `nats`, at most exp(300), so that its squares and sums are finite too."""
+    return np.exp(np.minimum(nats, 300.0))
 
 
 def mean_of(sums: np.ndarray) -> np.ndarray:

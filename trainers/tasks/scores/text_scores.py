@@ -14,7 +14,7 @@ import numpy as np
 
 from gristmill.errors import UserError
 from gristmill.libraries.extras import install_extra
-from trainers.tasks.scores.metric import TaskMetric, Value, mean_of, summed
+from trainers.tasks.scores.metric import TaskMetric, Value, bounded_exp, mean_of, summed
 from trainers.tasks.scores.outcomes import Outcomes
 
 LIBRARIES = {
@@ -105,7 +105,7 @@ METRICS = (
     TaskMetric(
         "perplexity",
         _costs,
-        summed(lambda sums: np.exp(mean_of(sums))),
+        summed(lambda sums: bounded_exp(mean_of(sums))),
         "exp of the mean nats per token of the gold texts",
         higher_is_better=False,
     ),

@@ -333,16 +333,13 @@ def test_against_a_finished_corpus_equals_one_build(tmp_path, monkeypatch, verif
 def test_a_corpus_is_not_compared_with_itself_nor_twice_with_another(tmp_path):
     corpus(tmp_path, {"a": [TEXT, "another"]}, TextHash(), DedupExact())
     (tmp_path / "link").symlink_to(tmp_path / "out")
+    message = r"against: .*: is the corpus that is being built, or occurs twice; remove it"
     for itself in ("out", "out/../out", "link", "out/manifest.json"):
-        with pytest.raises(
-            UserError, match="against: .*: is the corpus that is being built, or occurs twice; remove it"
-        ):
+        with pytest.raises(UserError, match=message):
             corpus(tmp_path, {"a": [TEXT, "another"]}, TextHash(), DedupExact(against=(f"{tmp_path}/{itself}",)))
-    with pytest.raises(
-        UserError, match="against: .*link: is the corpus that is being built, or occurs twice; remove it"
-    ):
-        twice = (str(tmp_path / "out"), str(tmp_path / "link"))
-        corpus(tmp_path / "new", {"a": [TEXT, "another"]}, TextHash(), DedupExact(against=twice))
+    twice = DedupExact(against=(str(tmp_path / "out"), str(tmp_path / "link")))
+    with pytest.raises(UserError, match=message):
+        corpus(tmp_path / "new", {"a": [TEXT, "another"]}, TextHash(), twice)
 
 
 def test_a_finished_corpus_needs_no_column_of_the_keep_rule(tmp_path):
