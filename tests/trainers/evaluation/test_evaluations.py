@@ -14,12 +14,13 @@ from gristmill.errors import UserError
 from tests.trainers.tasks.writing import task_of, write_lines
 from trainers.__main__ import main
 from trainers.adapters.weights.full import Full
+from trainers.engine.hardware.footprint import Footprint
 from trainers.evaluation.evaluation_page import render_evaluation, separations
 from trainers.evaluation.scoring.scorer import Likelihoods, Scorer
 from trainers.evaluation.suites.items import read_items
 from trainers.evaluation.suites.run_evaluation import Evaluation, EvaluationSettings, evaluate_models
 from trainers.evaluation.suites.suite_result import compare_results, suite_result
-from trainers.evaluation.suites.task_result import TaskResult, estimate, item_result
+from trainers.evaluation.suites.task_result import TaskResult, estimate, item_result, ratio_of, standard_error
 from trainers.recipes.finetuning_recipe import finetune
 from trainers.runs.run import read_config
 from trainers.tasks.load_task import Suite, SuiteColumn
@@ -271,6 +272,35 @@ def test_a_model_with_the_head_of_a_task_is_refused(data, random_run, monkeypatc
     monkeypatch.setattr("trainers.inference.model_export.read_config", lambda path: config)
     assert main(["evaluate", str(run), f"task={data / 'pairs.yaml'}"]) == 2
     assert "holds a model with the head of a task, which writes no text" in capsys.readouterr().err
+
+
+def test_two_tasks_of_one_name_are_refused(tmp_path, decoder_run, capsys):
+    """Else the scores of one would be taken for those of the other."""
+    form = "kind: minimal_pairs\nfiles: {test: p.jsonl}\ncolumns: {good: g, bad: b}\nmetrics: [accuracy]\n"
+    for folder in ("en", "de"):
+        (tmp_path / folder).mkdir()
+        write_lines(tmp_path / folder / "p.jsonl", [{"g": "a cab", "b": "a bed"}])
+        (tmp_path / folder / "pairs.yaml").write_text(form)
+    assert main(["evaluate", str(decoder_run), f"task={tmp_path}/en/pairs.yaml,{tmp_path}/de/pairs.yaml"]) == 2
+    assert (
+        "task: two are called pairs and have a split test; give one of them another `name`" in capsys.readouterr().err
+    )
+
+
+def test_a_perplexity_too_large_for_a_float_has_a_bound():
+    value, influences = ratio_of(np.array([[5000.0, 1.0], [4000.0, 1.0]]), "word_perplexity")
+    assert value == pytest.approx(math.exp(300))
+    assert np.isfinite(standard_error(influences))
+    score = estimate(METRICS["perplexity"], Outcomes(nats=np.array([5000.0, 10.0]), tokens=np.ones(2)))
+    assert score.value == pytest.approx(math.exp(300))
+    assert math.isfinite(score.error)
+
+
+def test_the_cost_of_several_passes_is_their_sum():
+    one, two = (Footprint({"read": flops}, 1.0, "cpu", None, "unknown") for flops in (1e9, 3e9))
+    costs = (("a", one), ("a", one), ("a", two), ("b", None))
+    results = [TaskResult(model, "form", "t", "test", {}, None, pa.table({}), cost=cost) for model, cost in costs]
+    assert {name: each.flops for name, each in Evaluation(tuple(results)).costs.items()} == {"a": {"read": 4e9}}
 
 
 def test_tasks_that_nothing_is_trained_on_are_refused_by_finetune(data, decoder_run, capsys):

@@ -121,6 +121,19 @@ def test_another_normalisation_is_measured_anew(run, monkeypatch, tmp_path):
     assert len(begun) == 3
 
 
+@pytest.mark.long
+def test_another_main_metric_of_written_answers_is_measured_anew(run, tmp_path):
+    write_lines(tmp_path / "w.jsonl", [{"q": f"a cab {n}", "t": "bed"} for n in range(3)])
+    for metrics in ("exact_match, token_f1", "token_f1"):
+        (tmp_path / "w.yaml").write_text(
+            f"kind: generate\nfiles: {{test: w.jsonl}}\ncolumns: {{text: q, target: t}}\nmetrics: [{metrics}]\n"
+            "prompt: {context: '{text}', continuation: ' {target}', generation: {tokens: 2}}\n"
+        )
+        assert main(["evaluate", str(run), f"task={tmp_path / 'w.yaml'}", "--checkpoints", "4,6"]) == 0
+        scores = [each.scores["w"]["score"] for each in read_evaluations(run) if "w" in each.scores]
+        assert scores == [metrics.partition(",")[0]] * 2
+
+
 def test_results_of_another_version_are_not_compared(run, task, monkeypatch, tmp_path, capsys):
     """Such results are measured again. If their checkpoint is gone, they are left out, and a line says why."""
     shutil.rmtree(run / "checkpoints/step-00000002")

@@ -20,6 +20,10 @@ def pretend(run, directory, threads):
     attempts.write_text("x" * number)
     if run.entry == "dies" or (run.entry == "dies-once" and number == 1):
         os.kill(os.getpid(), signal.SIGKILL)
+    if run.entry == "dies-after-a" and number == 1:
+        while not (directory.parent / "a-died").exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
     if run.entry == "full":
         return "storage", "/data: No space left on device"
     if run.entry == "busy" and number < 3:

@@ -1,5 +1,7 @@
 """Workers of a study: one process trains many runs, and the death of a process affects no other run."""
 
+import os
+import signal
 from dataclasses import replace
 
 import pytest
@@ -32,6 +34,23 @@ def test_a_crash_is_its_own_row(tmp_path, runs):
     assert "signal 9, 2 times in a row" in read_result(tmp_path / chosen[5].key).reason
     assert sum("continues in another one" in line for line in lines) == 2
     assert lines[-1].startswith("7/7  ")
+
+
+def test_a_worker_that_died_while_it_was_idle_gets_no_run(tmp_path, runs):
+    """The first worker has nothing left to do and dies; then the other dies in the middle of its run."""
+    chosen = runs("a", "dies-after-a")
+    lines = []
+
+    def show(line):
+        lines.append(line)
+        if line.startswith("1/2  "):
+            process = int((tmp_path / chosen[0].key / "process").read_text().split()[0])
+            os.kill(process, signal.SIGKILL)
+            (tmp_path / "a-died").touch()
+
+    StudyWorkers(tmp_path, 2, 1, show, pretend).run(chosen)
+    assert [read_result(tmp_path / run.key).state for run in chosen] == ["finished", "finished"]
+    assert lines[-1].startswith("2/2  ")
 
 
 def test_one_process_trains_many_runs(tmp_path, runs):
