@@ -207,14 +207,15 @@ def _check_places(command: Sequence[str], directory: Path) -> None:
                     f"{where}: {shown(source.root)!r} has a query, which may be a signature, and the file would go with the job, "
                     f"which others can read; put the file on the nodes and name its absolute path"
                 )
-    elif module == "trainers" and action == "pretrain":
+    elif module == "trainers" and action in ("pretrain", "finetune"):
         settings = dict(word.split("=", 1) for word in command[4:] if "=" in word and not word.startswith("-"))
         if "run" not in settings:
             raise ConfigError("COMMAND: say run=DIR, an absolute path that every node sees, or the run is lost")
         if not Path(settings["run"]).is_absolute():
             raise ConfigError(f"COMMAND: run: got {settings['run']!r}, expected an absolute path that every node sees")
-        for place in filter(None, settings.get("corpus", "").split(",")):
-            _refuse_relative("COMMAND: corpus", place)
+        for name in ("corpus", "data"):
+            for place in filter(None, settings.get(name, "").split(",")):
+                _refuse_relative(f"COMMAND: {name}", place)
 
 
 def _refuse_relative(what: str, place: str) -> None:
@@ -236,7 +237,7 @@ def collect(directory: Path, excludes: Sequence[str] = ()) -> Upload:
     patterns, root = (*EXCLUDES, *excludes), directory.resolve()
     files, left_out = [], []
     for path in _walk(directory, directory, patterns):
-        target = path.resolve()
+        target = Path(os.path.realpath(path))  # unlike `resolve`, it accepts links in a circle
         is_inside = target.is_relative_to(root) and not (
             path.is_symlink() and _is_below_excluded(target, root, patterns)
         )

@@ -7,7 +7,7 @@ are columns of numbers.
 """
 
 import csv
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,21 +35,34 @@ class RunColumns:
     values: np.ndarray
 
 
-def read_run_columns(
-    path: Path, key: str | None = None, columns: Collection[str] = (), *, items: bool = True
-) -> RunColumns:
+def _names_items(rows: Sequence[Sequence[str]], places: Mapping[str, int], column: int) -> bool:
+    """Return whether a column called ITEM names items: if runs have several rows, or if it has other values than
+    numbers. Otherwise, it belongs to a domain of that name.
+    """
+    runs = [row[next(iter(places.values()))].strip() for row in rows]
+    return len(set(runs)) < len(runs) or not all(_is_number(row[column]) for row in rows)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return not text.strip()
+    return True
+
+
+def read_run_columns(path: Path, key: str | None = None, columns: Collection[str] = ()) -> RunColumns:
     """Read a CSV file of runs. The runs are named by the column `key` or, by default, by the leading columns
     that are in KEYS. Of the other columns, only `columns` are read, or all of them if `columns` is empty.
 
     In a file with a row per item, the value of a run is the mean over the items that have a value in at least
-    one run. If the run itself lacks a value for one of these items, its mean is NaN. With `items` false, the
-    file has one row per run, and a column called ITEM is like any other. Raises ConfigError if the file is
-    not of this form.
+    one run. If the run itself lacks a value for one of these items, its mean is NaN. Raises ConfigError if
+    the file is not of this form.
     """
     header, rows = _cells(path)
     places = _key_places(path, header, key)
     after = max(places.values()) + 1
-    item = after if items and len(header) > after and header[after] == ITEM else None
+    item = after if len(header) > after and header[after] == ITEM and _names_items(rows, places, after) else None
     taken = {*places.values(), item}
     numbers = [(i, name) for i, name in enumerate(header) if i not in taken]
     if doubled := sorted({name for _, name in numbers if sum(name == other for _, other in numbers) > 1}):

@@ -95,7 +95,7 @@ def read_run_table(
     Raises ConfigError for a file that is not of the expected form, for a run that only one file has and,
     unless `normalise` is set, for a mixture that does not sum to 1.
     """
-    shares, scores = read_run_columns(ratios, key, items=False), read_run_columns(metrics, key, chosen)
+    shares, scores = read_run_columns(ratios, key), read_run_columns(metrics, key, chosen)
     if key is None:
         key = _common_key(ratios, shares, metrics, scores)
     first, second = shares.keys[key], scores.keys[key]

@@ -117,6 +117,12 @@ def test_the_interpreter_takes_the_place_of_python_and_words_are_quoted():
         (("python", "x.py"), "Two Words", "--slot: got 'Two Words'"),
         (("python", "x.py"), "-", "--slot"),
         (("python", "-m", "trainers", "pretrain", "demo_decoder"), None, "say run=DIR"),
+        (("python", "-m", "trainers", "finetune", "sst2", "model=/m"), None, "say run=DIR"),
+        (
+            ("python", "-m", "trainers", "finetune", "sst2", "model=/m", "run=/r", "data=d"),
+            None,
+            "COMMAND: data: got 'd'",
+        ),
         (("python", "-m", "trainers", "pretrain", "demo_decoder", "run=runs/a"), None, "run: got 'runs/a'"),
         (("python", "-m", "trainers", "pretrain", "demo_decoder", "run=s3://b/a"), None, "run: got 's3://b/a'"),
         (("python", "-m", "trainers", "pretrain", "x", "run=/a", "corpus=/b,c"), None, "corpus: got 'c'"),
@@ -173,13 +179,14 @@ def test_links_that_lead_outside_to_directories_excluded_files_or_nowhere_do_not
     (checkout / "all").symlink_to("/")
     (checkout / "code").symlink_to(checkout / "pipelines")
     (checkout / "gone.txt").symlink_to(checkout / "nothing.txt")
+    (checkout / "loop.txt").symlink_to(checkout / "loop.txt")
     (checkout / "inside.txt").symlink_to(checkout / "web.yaml")
     (checkout / ".env").write_text(SECRET)
     (checkout / "settings.txt").symlink_to(checkout / ".env")
     (checkout / "run.txt").symlink_to(checkout / "runs" / "a" / "resolved.yaml")
     (checkout / "runs" / "a" / "resolved.yaml").write_text("a: 1\n")
     upload = collect(checkout)
-    assert upload.left_out == ("all", "code", "gone.txt", "link.txt", "run.txt", "settings.txt")
+    assert upload.left_out == ("all", "code", "gone.txt", "link.txt", "loop.txt", "run.txt", "settings.txt")
     assert "inside.txt" in dict(upload.files)
     assert "inside.txt" not in dict(collect(checkout, ["web.yaml"]).files)
 

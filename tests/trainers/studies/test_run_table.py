@@ -102,6 +102,8 @@ def test_a_domain_may_be_called_item(tmp_path):
     read = table(tmp_path, "run,item,web\na,0.2,0.8\nb,0.3,0.7\n", "run,item,web\na,1,2\nb,3,4\n")
     assert (read.domains, read.metrics) == (("item", "web"), ("item", "web"))
     assert read.values.tolist() == [[1, 2], [3, 4]]
+    named = table(tmp_path, "run,web,code\na,0.2,0.8\nb,0.3,0.7\n", "run,item,loss\na,q1,1\nb,q1,2\n")
+    assert (named.metrics, named.values.tolist()) == (("loss",), [[1], [2]])
 
 
 def test_results_per_item_are_averaged_and_an_item_without_a_value_censors_its_run(tmp_path):
