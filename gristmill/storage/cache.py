@@ -51,10 +51,14 @@ def fetch(url: str, remote: Remote) -> tuple[int, str]:
 
 
 def lookup(checksum: str) -> LocalPath | None:
-    """Return the cached file with the given checksum and mark it as used. None if it is not cached."""
+    """Return the cached file with the given checksum and mark it as used, unless it belongs to another user. None if it
+    is not cached.
+    """
     path = _directory() / checksum[:2] / checksum
     try:
-        host().utime(str(path), (int(host().time() * 1e9), path.stat().st_mtime_ns))
+        modified = path.stat().st_mtime_ns
+        with suppress(PermissionError):  # the file of another user, which this one may read but not mark
+            host().utime(str(path), (int(host().time() * 1e9), modified))
     except FileNotFoundError:
         return None
     return path
@@ -147,5 +151,8 @@ def _make_room(limit: int) -> None:
     for used, size, path in sorted(files):
         if held <= limit or used > host().time() - _IN_USE_SECONDS:
             break
-        path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if path.stat().st_atime != used:  # another process has marked it as used since
+                continue
+            path.unlink()
         held -= size

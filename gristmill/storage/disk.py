@@ -215,7 +215,7 @@ class LocalPath(PosixPath, Location):
             self._write(write, check)
 
     def _write(self, content: Callable[[BinaryIO], object], check: Check | None) -> None:
-        temporary = self.with_name(f".{self.name}.{host().unique()}.tmp")
+        temporary = self.parent / f".{self.name}.{host().unique()}.tmp"  # with_name refuses the path `.`
         try:
             with spend(WRITING), temporary._create() as sink:
                 if check is not None:

@@ -4,6 +4,7 @@ An upload writes directly to the final name; the file appears whole or not at al
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -113,10 +114,11 @@ class RemotePath(Location):
             if start >= end:
                 continue
             copy = cache.lookup(record.xxh3_128)
-            if copy is None:
-                requested.append(number)
-            else:
-                found[number] = read_range(copy, start, end)
+            if copy is not None:
+                with suppress(FileNotFoundError):  # it was evicted since
+                    found[number] = read_range(copy, start, end)
+                    continue
+            requested.append(number)
         if requested:
             wanted = [ranges[number] for number in requested]
             urls = [(str(self / record.path), start, end) for record, start, end in wanted]
@@ -133,7 +135,7 @@ class RemotePath(Location):
             try:
                 verify_once(copy, record)
                 return copy
-            except CorruptFileError:  # the copy is damaged, not the file
+            except (CorruptFileError, FileNotFoundError):  # the copy is damaged or was evicted, not the file
                 copy.unlink(missing_ok=True)
         path, wanted = self / record.path, (record.bytes, record.xxh3_128)
         try:

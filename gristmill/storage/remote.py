@@ -30,6 +30,7 @@ _CREDENTIALS = re.compile(
     LOGIN + r"|[?&;](?:[^=&;\s]*(?:signature|token|secret|password|key)|sig|policy)=",
     re.IGNORECASE,
 )
+_GLOB = re.compile(r"[*?\[]")
 _BLOCK_BYTES = 4 << 20  # per request: large enough to hide latency, small enough for Parquet
 _LIBRARIES = {
     "s3": ("s3fs", install_extra("s3")), "gs": ("gcsfs", "pip install gcsfs"),
@@ -472,8 +473,14 @@ def remove_url(url: str, remote: Remote) -> None:
     """Remove a remote file, or everything below a prefix, if it exists."""
 
     def remove(store: Any, path: str) -> None:
-        if store.exists(path):
-            with suppress(FileNotFoundError):  # another process has removed it since
+        if not store.exists(path):
+            return
+        if _GLOB.search(path):  # `rm` would remove what the glob matches
+            for name in store.find(path):
+                with suppress(FileNotFoundError):  # another process has removed it since
+                    store.rm_file(name)
+        else:
+            with suppress(FileNotFoundError):
                 store.rm(path, recursive=True)
 
     _ask(url, remote, remove, seconds=LISTING_SECONDS)

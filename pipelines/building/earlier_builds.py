@@ -45,9 +45,14 @@ def earlier_builds(directory: Place) -> list[EarlierBuild[Place]]:
 
 
 def surplus_builds(directory: Place, keep: int) -> list[EarlierBuild[Place]]:
-    """Return all earlier builds except the newest `keep`, oldest first."""
+    """Return all earlier builds except the newest `keep` that differ from the published one, oldest first.
+    Raises CorruptFileError if the published manifest is damaged.
+    """
     builds = earlier_builds(directory)
-    return builds[: max(0, len(builds) - keep)]
+    own = load_corpus(directory).fingerprint[:_DIGITS] if builds and (directory / "manifest.json").exists() else ""
+    others = [build for build in builds if build.fingerprint != own]  # a killed build may have kept the published one
+    kept = others[max(0, len(others) - keep) :]
+    return [build for build in builds if build not in kept]
 
 
 def is_build_name(text: str) -> bool:

@@ -30,7 +30,7 @@ def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath
     finish an interrupted run. Print what was done, which URLs no document has and, if `runs` is given, which
     training runs below it may have read the documents.
 
-    Raises UserError if the corpus is not on a local disk, an input file is not UTF-8 or `runs` is no
+    Raises UserError if the corpus is not a directory on a local disk, an input file is not UTF-8 or `runs` is no
     directory, and CorruptFileError if a scan of the corpus directory still finds one of the documents. Also
     raises the errors of `forget`.
     """
@@ -93,6 +93,11 @@ def _require_local(location: Location) -> LocalPath:
     if location.local is None:
         raise UserError(
             f"{location}: forget and gc need a local directory: copy the corpus to one, and copy it back afterwards"
+        )
+    if location.suffix == ".json":
+        raise UserError(
+            f"{location}: is one manifest, but forget and gc work on all builds and variants of a corpus; name its directory, "
+            f"{location.parent}"
         )
     return LocalPath(location.local)
 

@@ -126,5 +126,5 @@ def markdown_cell(value: str) -> str:
 
 def finish_output(output: Location) -> None:
     """Remove `unfinished.json`. Call this only after `export.json` has been written."""
-    (output / UNFINISHED).unlink()
+    (output / UNFINISHED).unlink(missing_ok=True)  # another process may have finished the same export
     output.fsync()

@@ -73,11 +73,14 @@ def export_checkpoint(run: LocalPath, output: LocalPath, merge: bool = False) ->
     With `merge`, the parameters that the fine-tuning method has added are merged into the weights of the
     base. An earlier export in `output` is replaced.
 
-    Raises ConflictError if `output` holds files that are not an export, and UserError if the run has no
-    checkpoint, if its parameters cannot be merged, or if the export cannot be written.
+    Raises ConflictError if `output` holds files that are not an export, and UserError if its path does not
+    end in a name, if the run has no checkpoint, if its parameters cannot be merged, or if the export cannot
+    be written.
     """
     from safetensors import SafetensorError
 
+    if output.name in ("", ".."):  # it is renamed, and its lease has its name
+        raise UserError(f"--output: got {str(output)!r}, expected a path that ends in a name, such as ./model")
     read_run(run)  # raises if this is not a run, before anything is created
     work = output.with_name(f".{output.name}")
     try:

@@ -46,6 +46,8 @@ def read_names(source: Source, where: str) -> list[str]:
             raise SourceError(
                 f"{field}, line {number}: got {printable_name(name)!r}, expected a path relative to `root`"
             )
+        if not is_url(source.root):
+            name = str(path)  # a//x and a/./x are the file a/x; in an object store, they are other keys
         if name in lines:
             raise SourceError(
                 f"{field}, line {number}: {printable_name(name)!r} is on line {lines[name]}, too; name it once"

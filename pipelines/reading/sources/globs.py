@@ -2,7 +2,7 @@
 
 `*`, `?` and `[abc]` do not match a leading dot, and `**` does not cross a name that begins with a dot, so
 hidden files are read only where a pattern spells out the dot. `**/` may match nothing: `**/*.py` also finds
-`setup.py` at the top.
+`setup.py` at the top. `**` and `*` match the empty name in the key `a//b` of an object store.
 """
 
 import re
@@ -59,7 +59,7 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
     for position, segment in enumerate(segments):
         last = position == len(segments) - 1
         if segment == "**":
-            parts.append(r"(?:(?!\.)[^/]+/)*(?!\.)[^/]+" if last else r"(?:(?!\.)[^/]+/)*")
+            parts.append(r"(?:(?!\.)[^/]*/)*(?!\.)[^/]+" if last else r"(?:(?!\.)[^/]*/)*")
         else:
             parts.append(_segment(segment) + ("" if last else "/"))
     try:

@@ -1,5 +1,6 @@
 """The local cache: its size limit, and the leftovers of killed processes."""
 
+import errno
 import os
 import time
 
@@ -7,6 +8,7 @@ import pytest
 
 from gristmill.errors import UserError
 from gristmill.storage import cache
+from gristmill.storage.disk import LocalPath
 
 
 def filled(tmp_path, monkeypatch, names):
@@ -70,3 +72,28 @@ def test_processes_that_add_little_keep_the_limit(tmp_path, monkeypatch, new_pro
     new_process()
     cache.store("packing", "third", b"0123456789")
     assert left() == {f"aa/{n}" for n in range(3, 200)} | {"packing/first", "packing/second", "packing/third"}
+
+
+def test_a_file_that_is_used_while_room_is_made_is_not_evicted(tmp_path, monkeypatch):
+    left = filled(tmp_path, monkeypatch, {"aa/aa1": 9000, "aa/aa2": 8000, "aa/aa3": 7000})
+    unlink = LocalPath.unlink
+
+    def meanwhile(path, **named):
+        os.utime(tmp_path / "aa/aa2")
+        unlink(path, **named)
+
+    monkeypatch.setattr(LocalPath, "unlink", meanwhile)
+    cache._make_room(10)
+    assert left() == {"aa/aa2"}
+
+
+def test_the_file_of_another_user_is_found(tmp_path, monkeypatch):
+    checksum = "ab" * 16
+    filled(tmp_path, monkeypatch, {f"ab/{checksum}": 9000})
+
+    def refuse(*arguments, **named):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert cache.lookup(checksum).read_bytes() == b"0123456789"
+    assert cache.lookup("cd" * 16) is None

@@ -33,6 +33,14 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
+def test_a_directory_is_not_replaced_by_a_file_however_it_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in (".", "..", str(tmp_path)):
+        with pytest.raises(OSError, match=r"directory|busy"):
+            LocalPath(name).write_atomic(b"new")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_directory_that_another_process_creates_and_removes_meanwhile_is_created(tmp_path, monkeypatch):
     mkdir, times = os.mkdir, []
 
@@ -241,6 +249,20 @@ def test_a_prefix_that_another_process_removes_at_the_same_moment_is_gone(s3, tm
         patch.setattr(store, "rm", after_another)
         path.remove_tree()
     assert not path.exists()
+
+
+@pytest.mark.parametrize("name", ["run[1]", "run?", "run*"])
+def test_only_the_prefix_itself_is_removed_whatever_its_characters(s3, tmp_path, name):
+    root = parse_location(f"s3://bucket/{tmp_path.name}", s3.remote)
+    for directory in ("run1", name):
+        for file in (".lease", "step/a", "step/b[1]"):
+            (root / directory / file).write_atomic(b"")
+    (root / name / ".lease").unlink()
+    assert sorted(path.name for path in (root / name).iterdir()) == ["step"]
+    (root / name / "step").remove_tree()
+    assert not (root / name).exists()
+    assert sorted(path.name for path in (root / "run1").glob("*")) == [".lease", "step"]
+    assert sorted(path.name for path in (root / "run1").glob("step/*")) == ["a", "b[1]"]
 
 
 def test_a_store_that_knows_no_condition_keeps_what_is_there(s3, tmp_path, monkeypatch):

@@ -121,6 +121,27 @@ def test_ranges_are_read_without_the_whole(s3, tmp_path: Path, monkeypatch: pyte
         root.read_ranges([(record, 0, 1), (FileRecord("no", 5, "0"), 0, 1)])
 
 
+@pytest.mark.parametrize(
+    "read",
+    [lambda root, record: root.verify(record).read_bytes(), lambda root, record: root.read_ranges([(record, 0, 5)])[0]],
+)
+def test_a_copy_that_another_process_evicts_is_not_needed(s3, tmp_path, own_cache, monkeypatch, read) -> None:
+    root = prefix(s3, tmp_path)
+    record = root.write_file("f", b"12345")
+    evicted = []
+
+    def look_up(checksum: str):
+        copy = lookup(checksum)
+        if not evicted:
+            evicted.append(copy)
+            copy.unlink()
+        return copy
+
+    monkeypatch.setattr(cache, "lookup", look_up)
+    assert read(root, record) == b"12345"
+    assert len(evicted) == 1
+
+
 def test_the_cache_is_bounded(s3, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRISTMILL_CACHE_BYTES", "5000")
     monkeypatch.setattr(cache, "_IN_USE_SECONDS", -1)

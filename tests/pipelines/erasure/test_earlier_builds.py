@@ -1,6 +1,7 @@
 """Earlier builds: which manifests a build keeps, what `diff` and `inspect --builds` show, and what `gc` and `forget` leave."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from gristmill.storage.disk import LocalPath
 from pipelines.__main__ import main
 from pipelines.building import earlier_builds as kept
 from pipelines.contracts.lineage import open_corpus
-from pipelines.contracts.manifest import load_corpus
+from pipelines.contracts.manifest import load_corpus, save_corpus
 from pipelines.explore.build_history import builds_of
 
 LONGER = "steps.filter=[{signal: word_count, at_least: 20}]"
@@ -130,6 +131,16 @@ def test_gc_keeps_the_last_earlier_build(out, build, built_corpus_file, capsys):
     assert names(out) == []
     assert not [path for path in out.glob("filter.web-*") if path.name not in steps_of(out, built_corpus_file)]
     assert main(["gc", str(built_corpus_file), "--keep", "-1"]) == 2
+
+
+def test_gc_keeps_an_earlier_build_beside_a_copy_of_the_published_one(out):
+    published = load_corpus(out)
+    save_corpus(out, replace(published, fingerprint="0" * 64), lambda: None, f"earlier-0001-{'0' * 12}.json")
+    # A build was killed after it had kept the published manifest, and before it replaced it.
+    kept.keep_replaced(out, replace(published, steps=()), lambda: None)
+    assert names(out) == [f"earlier-0001-{'0' * 12}.json", f"earlier-0002-{short(out)}.json"]
+    assert [build.number for build in kept.surplus_builds(out, 1)] == [2]
+    assert [build.number for build in kept.surplus_builds(out, 0)] == [1, 2]
 
 
 def steps_of(out, file):

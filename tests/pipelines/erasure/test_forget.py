@@ -344,6 +344,13 @@ def test_object_stores_are_refused(capsys):
     assert "forget and gc need a local directory" in capsys.readouterr().err
 
 
+def test_manifests_are_refused(tmp_path, capsys):
+    assert main(["forget", str(tmp_path / "variant-v1.json")]) == 2
+    error = capsys.readouterr().err
+    assert "variant-v1.json: is one manifest" in error
+    assert f"name its directory, {tmp_path}\n" in error
+
+
 @pytest.mark.long
 def test_garbage_is_what_no_configuration_reaches(built_corpus_file, tmp_path, capsys):
     build(built_corpus_file, "steps.filter=[{signal: word_count, at_least: 20}]")

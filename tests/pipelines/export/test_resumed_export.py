@@ -134,6 +134,20 @@ def test_an_object_that_is_gone_is_not_finished(s3, tmp_path, monkeypatch):
     assert export.finished("a.txt", "inputs", FileRecord) is None
 
 
+def test_two_exports_into_one_directory_both_end_well(corpus, tmp_path, monkeypatch):
+    finish, both = texts.finish_output, tmp_path / "both"
+
+    def after_another(output):
+        monkeypatch.setattr(texts, "finish_output", finish)
+        export(corpus, both, "jsonl")
+        finish(output)
+
+    monkeypatch.setattr(texts, "finish_output", after_another)
+    export(corpus, both, "jsonl")
+    export(corpus, tmp_path / "one", "jsonl")
+    assert tree(both) == tree(tmp_path / "one")
+
+
 def test_other_versions_and_other_parts_write_all_files_again(corpus, tmp_path, monkeypatch, capsys):
     for change in ("versions", "parts"):
         with monkeypatch.context() as patch:

@@ -71,6 +71,17 @@ def test_every_format_is_read_as_from_the_disk(s3, tmp_path: Path) -> None:
     assert (file.path, file.location) == ("a.txt", "s3://bucket/in/text/a.txt")
 
 
+def test_keys_with_an_empty_name_are_read(s3) -> None:
+    for key in ("empty/d//b.txt", "empty/d/b.txt"):
+        s3.store.call_s3("put_object", Bucket="bucket", Key=key, Body=key.encode())
+    source = Source(name="s", root="s3://bucket/empty", format="text", remote=s3.remote)
+    assert [file.path for file in list_files(source)] == ["d//b.txt", "d/b.txt"]
+    assert [row[1] for row in rows(source)] == ["empty/d//b.txt", "empty/d/b.txt"]
+    assert [file.path for file in list_files(replace(source, include=("d/*.txt",)))] == ["d/b.txt"]
+    with pytest.raises(SourceError):
+        list_files(replace(source, exclude=("d/**",)))
+
+
 def test_a_file_that_changes_is_noticed(s3, tmp_path: Path) -> None:
     put(s3, "changing/a.txt", b"before")
     source = Source(name="s", root="s3://bucket/changing", format="text", remote=s3.remote)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gristmill.errors import ConfigError, ConflictError, UserError
+from gristmill.storage.disk import LocalPath
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.data.packed_corpus import open_corpus
 from trainers.evaluation.evaluate import evaluate
@@ -129,6 +130,12 @@ def test_exporting_again_does_nothing_and_other_files_are_not_overwritten(run, e
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(ConflictError, match="holds files that are not an export"):
         export_checkpoint(run, tmp_path)
+
+
+@pytest.mark.parametrize("path", [".", "..", "model/..", "/"])
+def test_an_export_needs_a_name(path):
+    with pytest.raises(UserError, match=r"--output: got '.*', expected a path that ends in a name"):
+        export_checkpoint(LocalPath("run"), LocalPath(path))
 
 
 @pytest.mark.long

@@ -63,6 +63,13 @@ def test_names_may_begin_as_find_prints_them(root):
         list_files(source(root, "e.md\n./e.md\n"))
 
 
+def test_a_file_has_one_name_however_it_is_spelt(root):
+    assert [file.path for file in list_files(source(root, "b//c.txt\n././e.md\n"))] == ["b/c.txt", "e.md"]
+    for other in ("b//c.txt", "b/./c.txt"):
+        with pytest.raises(SourceError, match=r"line 2: 'b/c\.txt' is on line 1, too"):
+            list_files(source(root, f"b/c.txt\n{other}\n"))
+
+
 def test_a_name_with_a_query_is_refused_and_not_shown(tmp_path):
     names = source(tmp_path, "a.txt\nb.txt?signature=secret\n").files
     with pytest.raises(SourceError, match=r"line 2: the path has a \? or #") as refused:

@@ -36,6 +36,12 @@ from pipelines.reading.sources.globs import covers, matches, may_contain
         ("a+b(1).txt", "a+b(1).txt", True),
         ("*", "line\nbreak", True),
         ("?", "\udcff", True),
+        ("**", "d//b.txt", True),
+        ("**", "/b.txt", True),
+        ("**/*.txt", "d//b.txt", True),
+        ("d/**", "d//b.txt", True),
+        ("d/**/b.txt", "d//b.txt", True),
+        ("**", "d//.b.txt", False),
     ],
 )
 def test_matches_as_a_shell_does(pattern: str, path: str, expected: bool) -> None:
