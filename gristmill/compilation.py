@@ -1,15 +1,18 @@
-"""Cache numba's machine code on disk, under a digest of everything that it was compiled from.
+"""Cache numba's machine code on disk, keyed by a digest of everything that it was compiled from.
 
-numba's own cache lies next to the source and checks only the file of the kernel itself. Every clone and every
-installation therefore compiles all kernels again, and after a change to an inlined kernel or a frozen
-constant in another file, stale code keeps running. This cache serves all clones and installations of a user.
-It is the first of these directories that can be written: `machine_code` in $NUMBA_CACHE_DIR, if that is set;
-`gristmill/machine_code` in the user's cache directory, if it belongs to the user; `__pycache__/machine_code`
-next to this file. If there is none, each process compiles for itself.
+numba's own cache lies next to the source, so every clone and every installation compiles all kernels again.
+It also checks only the source file of the kernel itself. After a change to an inlined kernel or a frozen
+constant in another file, it keeps running stale code.
 
-Each entry is a file. Its name includes a digest of the kernel's bytecode, the constants and other kernels that
-it uses, the versions of Python and the compiler, the signature and the CPU. An edit to comments or docstrings
-compiles nothing again.
+This cache serves all clones and installations of a user. It is the first of these directories that is
+writable: `machine_code` in $NUMBA_CACHE_DIR, if that is set; `gristmill/machine_code` in the user's cache
+directory, if it belongs to the user; `__pycache__/machine_code` next to this file. If none is writable, each
+process compiles for itself.
+
+Each entry is a file. Its name includes a digest of the kernel's bytecode, the constants and other kernels
+that it uses, the versions of Python and the compiler, some of numba's options, the signature and the CPU. A
+change to comments or docstrings recompiles nothing, except where a kernel uses an intrinsic: the digest then
+covers the whole file of that kernel.
 """
 
 import os
@@ -197,7 +200,8 @@ def _compile_in_turn(dispatcher: Any, function: types.FunctionType) -> None:
     name = f"{function.__module__}-{_digest_of_file(function.__code__.co_filename).hex()}"
 
     def compile_in_turn(signature: Any) -> Any:
-        # numba's lock first: a thread that has the file and waits for it would block one that has it and waits for the file.
+        # Take numba's lock first. Otherwise, a thread that holds the file lock and one that holds numba's lock could wait for
+        # each other.
         with global_compiler_lock, _locked(name):
             return compile_or_load(signature)
 
@@ -232,8 +236,9 @@ def _locked(name: str) -> Iterator[None]:
 
 
 def _facts(function: types.FunctionType) -> tuple[str, list[types.FunctionType]]:
-    """Return (digest, callees): a digest of a function's bytecode and constants, and the kernels that it calls
-    directly.
+    """Return (digest, callees). The digest covers the function's bytecode, constants, default arguments and
+    the globals that it names. `callees` are the Python functions of the kernels that it calls directly; the
+    digest covers only their names.
     """
     whole = xxhash.xxh3_128(_digest_of_code(function.__code__, function.__doc__))
     whole.update(f"{function.__defaults__}".encode())
@@ -251,13 +256,16 @@ def _facts(function: types.FunctionType) -> tuple[str, list[types.FunctionType]]
             whole.update(f"{name}={value!r}{getattr(value, '_fields', '')}".encode())
         elif value is not None and not isinstance(
             value, types.ModuleType
-        ):  # such as an intrinsic, written in the same file
+        ):  # such as an intrinsic, assumed to be defined in the same file
             whole.update(_digest_of_file(function.__code__.co_filename))
     return whole.hexdigest(), called
 
 
 def _digest_of_code(code: types.CodeType, docstring: str | None = None) -> bytes:
-    """Return a digest of what a function computes, without its place in the file and its docstring."""
+    """Return a 16-byte digest of a code object and of those nested in it: bytecode, constants and names, but
+    not the file name, the line numbers or `docstring`. `docstring` is the function's own, or None if it has
+    none.
+    """
     constants = [_digest_of_code(each) if isinstance(each, types.CodeType) else repr(each) for each in code.co_consts]
     if docstring is not None:
         constants[0] = ""

@@ -41,9 +41,12 @@ _YAML_TAG = "tag:yaml.org,2002:"
 
 
 class _Loader(Composer, yaml.CSafeLoader):
-    """SafeLoader that reads booleans and numbers as in YAML 1.2; PyYAML follows YAML 1.1. Here `no` is text,
-    `2e9` is a float, and `010` is 10. Numbers may contain underscores. Dates stay text, and so do all keys of
-    mappings.
+    """SafeLoader that reads booleans and numbers as in YAML 1.2, whereas PyYAML follows YAML 1.1: `no` is
+    text, `2e9` is a float, and `010` is 10. Numbers may contain underscores. Dates are read as text, and so
+    are keys of mappings that look like numbers, booleans or null.
+
+    Raises YAMLError for a key that occurs twice in a mapping, for too many aliases, for aliases that expand
+    to too many values, and for an alias that contains itself.
 
     libyaml parses the text, but its composer is not used, because deep nesting makes it overflow the stack.
     """
@@ -91,9 +94,12 @@ class _Loader(Composer, yaml.CSafeLoader):
 
 
 def _as_name(key: yaml.Node) -> yaml.Node:
-    """Return the key of a mapping as text if it is a number, a truth value or `null`."""
+    """Return the node of a mapping's key, replaced by a string node if the key is a number, a boolean or
+    null. An empty key stays null.
+    """
     if key.tag.removeprefix(_YAML_TAG) in ("int", "float", "bool", "null") and key.value:
-        return yaml.ScalarNode(f"{_YAML_TAG}str", key.value, key.start_mark, key.end_mark)  # an alias keeps its number
+        # A new node: an alias of the old one keeps its value.
+        return yaml.ScalarNode(f"{_YAML_TAG}str", key.value, key.start_mark, key.end_mark)
     return key
 
 

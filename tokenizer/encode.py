@@ -382,8 +382,9 @@ class Encoder:
 
 
 def _unread_by_gigatoken(definition: Definition) -> str | None:
-    """Return what gigatoken would ignore without an error in the pre-tokenizer of a byte-level BPE, or None.
-    It takes a lone ByteLevel as GPT-2's, and reads nothing of a sequence but the regexes of Split.
+    """Return what gigatoken would ignore without an error in the pre-tokenizer of a byte-level BPE, as a
+    phrase such as "would ignore Digits", or None if there is nothing. gigatoken treats a lone ByteLevel as
+    GPT-2's, and reads only the regexes of the Splits in a sequence.
     """
     if definition.kind != "byte_bpe":
         return None

@@ -51,8 +51,8 @@ def fetch(url: str, remote: Remote) -> tuple[int, str]:
 
 
 def lookup(checksum: str) -> LocalPath | None:
-    """Return the cached file with the given checksum and mark it as used, unless it belongs to another user. None if it
-    is not cached.
+    """Return the path of the cached file with the given checksum, or None if the file is not cached. Also
+    mark the file as used, unless it belongs to another user.
     """
     path = _directory() / checksum[:2] / checksum
     try:
@@ -112,7 +112,7 @@ def _keep(local: LocalPath, checksum: str) -> None:
     target = _directory() / checksum[:2] / checksum
     target.parent.mkdir(exist_ok=True)
     status = local.stat()
-    # Explicitly, because on a mount with noatime it would be when the transfer began, and `_make_room` might evict it.
+    # Set the access time: with noatime, it would be when the transfer began, and `_make_room` might evict the file.
     host().utime(str(local), (int(host().time() * 1e9), status.st_mtime_ns))
     local.rename(target)
     _account(status.st_size)

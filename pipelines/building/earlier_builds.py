@@ -45,12 +45,14 @@ def earlier_builds(directory: Place) -> list[EarlierBuild[Place]]:
 
 
 def surplus_builds(directory: Place, keep: int) -> list[EarlierBuild[Place]]:
-    """Return all earlier builds except the newest `keep` that differ from the published one, oldest first.
-    Raises CorruptFileError if the published manifest is damaged.
+    """Return the earlier builds that `gc` removes, oldest first. It keeps the newest `keep` builds whose
+    fingerprint differs from that of the published build. Raises CorruptFileError if the published manifest is
+    damaged.
     """
     builds = earlier_builds(directory)
     own = load_corpus(directory).fingerprint[:_DIGITS] if builds and (directory / "manifest.json").exists() else ""
-    others = [build for build in builds if build.fingerprint != own]  # a killed build may have kept the published one
+    # A killed build may have left a copy of the published manifest.
+    others = [build for build in builds if build.fingerprint != own]
     kept = others[max(0, len(others) - keep) :]
     return [build for build in builds if build not in kept]
 

@@ -120,7 +120,9 @@ def attempts(client: Client, submission: str) -> list[SubmittedJob]:
 
 
 def _number(job_id: str, submission: str) -> int:
-    """Return which attempt at a submission a job is, counted from 1; 0 if it is none."""
+    """Return the number of an attempt at a submission: 1 for the job whose id is `submission`, N for the job
+    `submission-N`, and 0 for a job that is not an attempt at it.
+    """
     if job_id == submission:
         return 1
     suffix = job_id.removeprefix(f"{submission}-")

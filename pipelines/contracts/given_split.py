@@ -154,13 +154,15 @@ class IdSplit:
 
 @dataclass(frozen=True)
 class PublishedIdSplit(IdSplit):
-    """The split of a source of a published corpus. `recorded` is its identity when the corpus was built."""
+    """The id split of a source in a published corpus. `recorded` is what `identity` returned for the source
+    when the corpus was built.
+    """
 
     recorded: Mapping[str, Any] = field(default_factory=dict)
 
     def label(self, docs: pa.Table, source: str) -> pa.Array:
-        """Return the split of each document as `IdSplit.label` does. Raises ConfigError if a file of ids is not
-        the one that the corpus was built with.
+        """Return the split of each document, string [n], as `IdSplit.label` does. Also raises ConfigError if
+        a file of ids has changed since the corpus was built.
         """
         now = self.identity(source)
         for split, path in self._named():

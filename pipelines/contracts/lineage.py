@@ -423,8 +423,9 @@ def _from_hex(identifier: str) -> bytes | None:
 
 
 def _unit_files(read: PublishedStep, folder: str, unit: str) -> list[FileRecord]:
-    """Return the records of a unit's files in a folder: of `UNIT.arrow`, under another name if `forget` has rewritten it,
-    and of files `UNIT-PART.arrow`, which hold a long quarantine's earlier rows.
+    """Return the records of a unit's files in a folder, `files` or `quarantine`. The main file is
+    `UNIT.arrow`; the earlier rows of a long quarantine are in files `UNIT-PART.arrow`. Files that `forget`
+    has rewritten have a `~` and a suffix after these names, and are included.
     """
 
     def unit_of(name: str) -> str:

@@ -94,7 +94,7 @@ class Stage:
 
     @property
     def drops_only_emptied(self) -> bool:
-        """Whether the stage drops only documents whose text is removed as a whole because other documents keep it."""
+        """Whether the stage drops only documents that it empties by removing text that other documents keep."""
         return False
 
     @property

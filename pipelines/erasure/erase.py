@@ -26,13 +26,13 @@ from pipelines.planning.corpus import CorpusConfig
 
 
 def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath | None) -> None:
-    """Forget the documents listed in the files `ids` and `urls`, one id or URL per line; without either,
-    finish an interrupted run. Print what was done, which URLs no document has and, if `runs` is given, which
-    training runs below it may have read the documents.
+    """Forget the documents listed in the files `ids` and `urls`, one id or URL per line. Without either file,
+    finish an interrupted run. Print what was done, which URLs no document has and, if the directory `runs` is
+    given, which training runs below it may have read the documents.
 
-    Raises UserError if the corpus is not a directory on a local disk, an input file is not UTF-8 or `runs` is no
-    directory, and CorruptFileError if a scan of the corpus directory still finds one of the documents. Also
-    raises the errors of `forget`.
+    Raises UserError if `corpus` is not a directory on a local disk, `runs` is not a directory, or an input
+    file is not UTF-8. Raises CorruptFileError if a scan of the corpus directory afterwards still finds one of
+    the documents or cannot read a file. Also raises the errors of `forget` and `lock`.
     """
     console = Console(highlight=False, markup=False, emoji=False)
     directory = _require_local(corpus)
@@ -78,9 +78,9 @@ def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath
 def _find_targets(
     corpus: Corpus, identifiers: Sequence[str], addresses: Sequence[str]
 ) -> tuple[list[bytes], list[str], list[str]]:
-    """Return the ids of the documents to forget, the texts of those that have not been removed yet, and the
-    URLs that no document has. If a run was interrupted, these are its documents, not the requested ones, and
-    no URLs.
+    """Return the ids of the documents to forget (16 bytes each), the texts of those that have not been
+    removed yet, and the URLs that no document has. If an earlier run was interrupted, return the documents of
+    that run instead of the requested ones, and no URLs. Raises UserError for an unknown id.
     """
     pending = [corpus.find(doc["id"]) for doc in read_tombstone(corpus.directory)["pending"]]
     documents, unknown = (pending, []) if pending else find_documents(corpus, identifiers, addresses)

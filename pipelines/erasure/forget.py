@@ -73,9 +73,11 @@ class _Doc:
 
 
 def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[str]) -> tuple[list[Located], list[str]]:
-    """Return the documents with these ids (printed or hex) and all documents with these URLs (as stored, or
-    in normal form if a step wrote `url_normal`), and the URLs that no document has. Ids of quarantined
-    records are skipped. Raises UserError for an unknown id.
+    """Return (documents, missing URLs): the documents with these ids or URLs, each once, and the URLs that no
+    document has. Quarantined records are skipped.
+
+    Ids are in printed form or hexadecimal. A URL must be spelled as stored or, if a step wrote `url_normal`,
+    may be in normal form; all documents with it are returned. Raises UserError for a malformed or unknown id.
     """
     documents = {}
     known: set[str] = set()

@@ -33,8 +33,9 @@ def make_probes(texts: Sequence[str]) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Hit:
-    """A file in which `scan` found an excerpt or an id. `ids` are the document ids (16 bytes each) of the
-    matching rows; there are none if the file has no column of ids. `probes` are the excerpts found.
+    """A file in which `scan` found an excerpt or an id. `path` is relative to the scanned directory. `ids`
+    holds the document ids (16 bytes each) of the matching rows, and is empty if the file has no id column.
+    `probes` holds the excerpts found.
     """
 
     path: str
@@ -43,9 +44,10 @@ class Hit:
 
 
 def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tuple[list[Hit], int, int]:
-    """Search all files below `directory` except tokenizers, and return (hits, number of files read, number of
-    bytes read). A file is a hit if it contains one of the excerpts `probes` or, for an Arrow file, a row of a
-    document in `ids`. Raises CorruptFileError for an unreadable file.
+    """Search all files below `directory`, except those named tokenizer.json, and return (hits, number of
+    files read, number of bytes read). A file is a hit if it contains one of the excerpts `probes`. An Arrow
+    file is also a hit if it has a row of a document in `ids`; its excerpts are searched for only in string
+    columns. Raises CorruptFileError for an unreadable file.
     """
     hits, files, size = [], 0, 0
     wanted = pa.array(ids, ID)
@@ -72,7 +74,10 @@ def _match_bytes(path: Path, probes: Sequence[bytes]) -> set[bytes]:
 
 
 def _match_rows(path: Path, probes: Sequence[bytes], wanted: pa.Array) -> tuple[list[bytes], set[bytes]]:
-    """Return the document ids of the matching rows (none if the file has no ids), and the probes found."""
+    """Return (ids, probes found) for an Arrow file. A row matches if its document id is in `wanted` or a
+    string in it contains a probe. `ids` are the document ids of the matching rows; there are none if the file
+    has no column of ids.
+    """
     ids: list[bytes] = []
     found: set[bytes] = set()
     with open_table(path) as source:

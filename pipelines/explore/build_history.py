@@ -31,9 +31,9 @@ class BuildRecord:
 
 
 def builds_of(directory: Location) -> Iterator[BuildRecord]:
-    """Yield the earlier builds of a corpus that are kept and differ from the published one, oldest first, and
-    then the published build. `directory` is the directory of the corpus or one of its manifests. Raises
-    UserError if no corpus is published in the directory.
+    """Yield the earlier builds that a corpus keeps, oldest first, and then the published build. Earlier
+    builds with the fingerprint of the published build are skipped. `directory` is the directory of the corpus
+    or one of its manifests. Raises UserError if no corpus is published in the directory.
     """
     directory = directory.parent if directory.suffix == ".json" else directory
     published = load_corpus(directory)

@@ -110,10 +110,10 @@ class WhatIf:
         return sources is None or source in sources
 
     def run(self, *, full: bool) -> dict[str, Impact]:
-        """Return the impact of the changed filters on each source to which one of them applies, keyed by
-        source. With `full`, the impact is counted over all documents; otherwise it is estimated from the
-        published sample. Raises UserError if a filter reads a column that no step of the corpus writes or,
-        without `full`, that is not in the sample.
+        """Return the impact of the changed filters on each source to which at least one of them applies,
+        keyed by source. With `full`, the impact is counted over all documents; otherwise, it is estimated
+        from the published sample. Raises UserError if a filter reads a column that the corpus lacks or,
+        without `full`, one that the sample lacks.
         """
         impacts = {source: _current_impact(self, source) for source in self.sources()}
         thresholds = self._thresholds(full=full)

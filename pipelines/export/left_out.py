@@ -94,7 +94,9 @@ def _columns(corpus: Corpus, schema: pa.Schema, without: Sequence[str]) -> dict[
 
 
 def is_scalar(kind: pa.DataType) -> bool:
-    """Return whether the values of a type are text, numbers, booleans or times. Bytes have no form in JSON."""
+    """Return whether the values of a type are text, numbers, booleans or times. Bytes are excluded, because
+    JSON cannot represent them.
+    """
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
     return not pa.types.is_nested(kind) and not is_bytes
 

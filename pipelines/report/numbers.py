@@ -99,8 +99,9 @@ def _source(
 def _redacted(
     corpus: Corpus, source: str, columns: Mapping[str, list[list[Any]] | None]
 ) -> dict[str, list[list[Any]] | None]:
-    """Return the tables of values of a source's columns, with the values redacted, but not by an NER model:
-    they are no sentences. The counts of values that become equal are added.
+    """Return the tables of values of a source's columns, with the strings redacted by `redact_texts`. No NER
+    model is used, because the values are not sentences. Values that become equal share one row, and their
+    counts are added.
     """
     values = list(
         dict.fromkeys(value for table in columns.values() for value, *_ in table or () if isinstance(value, str))

@@ -104,8 +104,9 @@ def _as_characters(texts: Iterable[str], base: Definition) -> Iterator[str]:
 def _joined(
     learned: Iterable[tuple[str, str]], tokens: dict[int, str], existing: Iterable[str]
 ) -> list[tuple[str, str]]:
-    """Return the learned merges as pairs of tokens, without those that yield a token of `existing`, which
-    includes the special ones, or that build on a merge left out.
+    """Return the merges of `_learn` as pairs of tokens. A merge is left out if it yields a token of
+    `existing` or the token of an earlier merge, or if it builds on a merge that was left out. `tokens` maps
+    the ids of the ordinary tokens to the tokens; `existing` also includes the special tokens.
     """
     known = set(existing)
     texts = {chr(_FIRST + number): token for number, token in tokens.items()}

@@ -28,8 +28,9 @@ def corpora_of(named: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def read_weights(data: "Data") -> "Data":
-    """Return `data` with its weights, and those of its stages, read from a file where they are the name of a
-    YAML file. Raises ConfigError if the file has no mapping `weights`.
+    """Return `data` with weights read from files. If the weights of `data` or of one of its stages are the
+    path of a YAML file, they are replaced with the mapping `weights` in this file. Raises ConfigError if a
+    file has no valid mapping `weights`.
     """
     stages = tuple(
         replace(stage, weights=_read(stage.weights, f"data.stages[{i}].weights")) for i, stage in enumerate(data.stages)

@@ -157,10 +157,15 @@ class TrainingBudget:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """When checkpoints are written and which are kept. A checkpoint is written every `every` steps, when the
-    run ends or is stopped, at every step that is evaluated (`evaluation`) and, in fine-tuning, after every
-    validation that is the best so far. The newest `keep` are kept, in addition to the best of a fine-tuning
-    run, the best up to each of them and, unless `keep_every` is 0, those at multiples of `keep_every` steps.
+    """When checkpoints are written, and which are kept.
+
+    A checkpoint is written every `every` steps, at every step that is evaluated (`evaluation`), and when the
+    run ends or is stopped. In fine-tuning, one is also written after every validation that is the best so
+    far.
+
+    The newest `keep` checkpoints are kept and, unless `keep_every` is 0, those at multiples of `keep_every`
+    steps. A fine-tuning run also keeps its best checkpoint, which does not count towards `keep`, and the
+    checkpoint that was the best when each of the others was written.
     """
 
     every: int = 250

@@ -50,19 +50,24 @@ class ADO:
     A law is fitted to the learning curve of each domain: loss = floor + coefficient x n ^ -exponent, where n
     counts the domain's targets, each multiplied by its factor in the loss. A domain's speed is how steeply
     its law falls at the present n. The preference for a domain is proportional to prior x credit ^
-    `credit_exponent` x speed. The prior is the domain's share of all targets read so far, which follows
-    `data.weights`. Credit is the moving average of the weights with rate `credit_rate`. The weights are
-    `policy_rate` x preference + (1 - `policy_rate`) x the mean of the weights since the warm-up, mixed with
-    uniform weights, whose share in the mix is `smoothing`. During the first `warmup_fraction` of the steps
-    (2 or more), the weights are the prior. The curves begin halfway through the warm-up, and the laws are refitted
-    whenever the number of steps has grown by 2 %.
+    `credit_exponent` x speed; for a domain without a fitted law, it is the prior. The prior is the domain's
+    share of all targets read so far, which follows `data.weights`. The credit is the moving average of the
+    domain's weight, with rate `credit_rate`. The weights are `policy_rate` x preference + (1 - `policy_rate`)
+    x the mean of the weights since the warm-up, mixed with uniform weights, whose share in the mix is
+    `smoothing`.
 
-    The paper draws domains by these weights. Here domains are drawn by `data.weights`, so that the order of
-    the data is known before the run, and the loss of a target is multiplied by weight / share read: the
-    gradient has the same expectation. A skipped step changes no weight. At the end, the mean of the weights
-    over all steps is written to `RUN/domain_weights.yaml`. Other runs can take this mean as `data.weights`.
-    Rates and exponent are the paper's; its minimum probability of 0.01 is `smoothing` here, and the warm-up
-    is ours.
+    During the warm-up, which is the first `warmup_fraction` of the steps (at least 2 steps), the weights are
+    the prior. The learning curves begin halfway through the warm-up. The laws are refitted whenever the
+    number of steps has grown by 2 %.
+
+    The paper draws domains by these weights. Here, domains are drawn by `data.weights`, so that the order of
+    the data is known before the run. Instead, the loss of a target is multiplied by its domain's weight
+    divided by the prior, which gives the gradient the same expectation. A skipped step changes no weight. At
+    the end, the mean of the weights over all steps is written to `RUN/domain_weights.yaml`. Other runs can
+    take this mean as `data.weights`.
+
+    The default rates and exponent are the paper's. `smoothing` replaces the paper's minimum probability of
+    0.01, and the length of the warm-up is our choice.
     """
 
     kind: Literal["ado"] = "ado"

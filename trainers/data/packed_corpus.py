@@ -436,15 +436,16 @@ def _marks_of(tokenizer: str, checksum: str) -> np.ndarray:
 
 
 def sources_read(data: Data) -> tuple[str, ...]:
-    """Return the names of the sources whose weight is positive in some stage of a resolved configuration,
-    sorted.
+    """Return the sorted names of the sources with a positive weight in at least one stage. `data` must be
+    from a resolved configuration.
     """
     return tuple(sorted({name for _, weights in _stages(data) for name, weight in weights.items() if weight > 0}))
 
 
 def mixture_of(data: Data, streams: Sequence[Stream]) -> SourceMixture:
-    """Return the mixture of the sources `streams` that a resolved configuration describes. Its caps count
-    epochs of the sequences that are read.
+    """Return the mixture of the sources in `streams` that the resolved configuration `data` describes. Caps
+    in `data.max_epochs` are converted to tokens with `Stream.tokens`, which counts only the sequences that
+    are read.
     """
     epochs = data.max_epochs if isinstance(data.max_epochs, dict) else {}
     caps = {each.name: epoch_cap(each.tokens, epochs[each.name]) for each in streams if each.name in epochs}

@@ -73,9 +73,9 @@ def export_checkpoint(run: LocalPath, output: LocalPath, merge: bool = False) ->
     With `merge`, the parameters that the fine-tuning method has added are merged into the weights of the
     base. An earlier export in `output` is replaced.
 
-    Raises ConflictError if `output` holds files that are not an export, and UserError if its path does not
-    end in a name, if the run has no checkpoint, if its parameters cannot be merged, or if the export cannot
-    be written.
+    Raises ConflictError if `output` holds files that are not an export. Raises UserError if the path `output`
+    does not end in a name, if the run has no checkpoint, if the parameters of its method cannot be merged, or
+    if the export cannot be written.
     """
     from safetensors import SafetensorError
 

@@ -117,12 +117,14 @@ def _predict(
 
 
 def predict_file(model: LocalPath, file: Location, split: str = "input", base: LocalPath | None = None) -> Predictions:
-    """Predict the examples of a file with a fine-tuned model, which is an export or a run (at its best
-    checkpoint). `base` is the base of an adapter; the default is the base that the adapter's run recorded.
+    """Predict the examples of a file with a fine-tuned model: a run (at its best checkpoint), an export, or
+    the adapter of an export. `base` is the base model of an exported adapter; the default is the base that
+    the adapter's run recorded. `split` is the name that the predictions give to the examples of the file.
 
     The fields of the file must be named after the roles of the task's kind, such as `text` and `question`.
-    Raises UserError if there is no such file, if its suffix names no format, or if `model` is not a fine-tuned
-    model of a single task.
+    Raises UserError if there is no such file, if its suffix names no format, if `model` is not a fine-tuned
+    model of a single task, or if `base` is given for a model that is not an exported adapter. Raises
+    ConfigError if the adapter was trained on another base.
     """
     opened = open_task_model(model)
     name = str(file if file.local is None else file.local.absolute())

@@ -120,15 +120,20 @@ def save(
     averaging: Averaging | None = None,
     updates: int | None = None,
 ) -> LocalPath:
-    """Publish the checkpoint after `step` steps, and return its path. Then remove all checkpoints of the run
-    except that of step `best.step`, the `keep` newest of the others, those that the others record as the best
-    up to then, and those of steps that are multiples of `keep_every` (0 for none).
+    """Publish the checkpoint after `step` steps, and return its path. Then remove the other checkpoints of
+    the run, except these:
+
+    - the checkpoint of step `best.step`;
+    - the `keep` newest of the others, including the one just published;
+    - those whose step is a multiple of `keep_every` (0 for none);
+    - if `best` is given, those that the checkpoints kept by the previous two rules record as the best so far.
 
     Checkpoints of later steps are always removed: they were corrupt when the run resumed from an earlier one,
-    and must not be taken for the newest. The files of a killed `save` are removed first, to free their space.
+    and must not be taken for the newest. Older checkpoints of the same step are removed too. The files of a
+    killed `save` are removed first, to free their space.
 
     `state` yields (parameter name, {"weight": tensor, moment: tensor, ...}). `ledger` is published with the
-    checkpoint. `check` raises an error if other workers have taken over the run; only files that existed
+    checkpoint. `check` must raise an error if other workers have taken over the run. Only files that existed
     before `check` passed are removed, so the files of those workers are safe. The other arguments are fields
     of `Checkpoint`.
 
@@ -405,7 +410,7 @@ def _remove_old(
     replaced = [path for its, _, path in published if its > step or (its == step and path != last)]
     pinned = best.step if best else None
     others = [(its, path) for its, _, path in published if path not in replaced and its != pinned]
-    # A run that falls back on a kept checkpoint needs the best up to then, which may not be the best since.
+    # A run that falls back on a kept checkpoint also needs the best checkpoint up to that step.
     stay = others[:keep] + [each for each in others[keep:] if keep_every and each[0] % keep_every == 0]
     bests = {_best_step(path) for _, path in stay} if best else set()
     gone = replaced + [path for its, path in others if (its, path) not in stay and its not in bests]

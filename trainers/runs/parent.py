@@ -194,8 +194,8 @@ def parent_digest(init: Init) -> str:
 
 
 def read_vocabularies(path: LocalPath, corpus: JobCorpus) -> tuple[Definition, Definition]:
-    """Return the vocabularies of the parent in `path` and of the corpus. Raises UserError if the parent's
-    tokenizer.json is missing or broken, or if one of the two is not byte-level BPE that keeps every byte.
+    """Return the vocabulary of the parent in `path` and that of the corpus. Raises UserError if the parent's
+    tokenizer.json is missing or broken, or if either vocabulary is not byte-level BPE that keeps every byte.
     """
     theirs, ours = _definition(path), read_definition(str(verified_tokenizer(corpus)))
     for definition in (theirs, ours):
@@ -239,7 +239,9 @@ def _definition(path: LocalPath) -> Definition:
 
 
 def read_published(path: Path) -> dict[str, Any]:
-    """Return the content of `config.json` in a Hugging Face directory. Raises UserError if it is no mapping."""
+    """Return the content of `config.json` in a Hugging Face directory. Raises UserError if the file is not
+    valid JSON or does not hold an object.
+    """
     file = path / "config.json"
     try:
         written = json.loads(file.read_text(encoding="utf-8"))

@@ -68,16 +68,16 @@ class Opened:
 
 def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bool = False) -> Opened:
     """Create the directory of a run, or check that the run in it began with this corpus, its tokenizer and
-    this configuration. Some fields of the configuration may differ (`resolve.is_free`). `config` must be
-    resolved.
+    this configuration. Some fields of the configuration may differ (`resolve.is_free`); if any do and the run
+    is not finished, `resolved.yaml` is rewritten. `config` must be resolved.
 
     With `another_corpus`, a pretraining run may continue from its newest checkpoint on another corpus with
     the same tokenizer. Fields that depend on the corpus, such as `data.weights`, may then differ too, and
-    `run.json` records the step of the change. If the configuration differs and the run is not finished,
-    `resolved.yaml` is rewritten.
+    `run.json` records the step of the change.
 
-    Raises ConflictError, naming the difference, if the run began with anything else, if its online weights
-    are of other domains than those of another corpus, or if `path` contains files but no run.
+    Raises ConflictError, naming the difference, if the run began with anything else, or if the newest
+    checkpoint has online weights for other domains than the new corpus. Also raises ConflictError if `path`
+    contains files but no run.
     """
     if not (path / "run.json").exists():
         # A run that was killed at its start may have left these files. They are written again.
@@ -114,7 +114,7 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
         )
     changed = differences(read_config(path), config)
     free = (lambda name: is_free(name) or name.startswith(_OF_CORPUS)) if changes else is_free
-    # A null shard set: several corpora each have one, of different names; earlier versions recorded that of the first.
+    # The shard set is null if several corpora have shard sets with different names. Earlier versions recorded the first name.
     kept = [each for each in changed if not free(each[0]) and (each[0], each[2]) != ("data.shard_set", None)]
     fixed = [f"{name}: {old!r} -> {new!r}" for name, old, new in kept]
     if fixed:
@@ -134,9 +134,9 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
 
 
 def known_init(path: LocalPath, init: Init | None) -> Init | None:
-    """Return the `init` to use for the run at `path`. If `init` equals the `init` that the run recorded when
-    it began, or has no step and otherwise equals it, return the recorded one, so that the run keeps its
-    starting checkpoint even if the parent has trained further. Otherwise, return `init` unchanged.
+    """Return the `init` to use for the run at `path`. If `init` matches the one that the run recorded when it
+    began, or differs from it only in giving no step, return the recorded one. The run then keeps its starting
+    checkpoint even if the parent has trained further. Otherwise, return `init` unchanged.
     """
     if init is None or not (path / "run.json").exists():
         return init
@@ -145,8 +145,8 @@ def known_init(path: LocalPath, init: Init | None) -> Init | None:
 
 
 def _check_domains(path: LocalPath, config: Job, newest: checkpoint.Checkpoint | None) -> None:
-    """Raise ConflictError if the checkpoint has online weights of other domains than a run with this `config`
-    reads.
+    """Raise ConflictError if the checkpoint `newest` has online weights, and their domains are not exactly
+    those that a run with this `config` reads.
     """
     if newest is None or newest.online_weights is None or not isinstance(config, Pretraining):
         return

@@ -2,8 +2,9 @@
 Parquet file of the same name with a row per item.
 
 `trainers evaluate RUN --checkpoints` writes them. NAME is the suite or the tasks, followed by the settings
-that differ from the defaults; a long NAME is cut. A result belongs to one checkpoint: if the checkpoint of that step now has
-another checksum, the command evaluates it again.
+that differ from the defaults; a NAME that is too long is cut and ends in a digest. A result belongs to one
+checkpoint, identified by its checksum: if the checkpoint of the same step now has another checksum, the
+command evaluates the new one.
 """
 
 import os
@@ -86,7 +87,8 @@ def resolve_evaluation(evaluation: PeriodicEvaluation) -> PeriodicEvaluation:
 
 def evaluation_name(title: str, settings: Mapping[str, Any]) -> str:
     """Return the name of an evaluation, `TITLE,NAME=VALUE,...`, with `settings` sorted by name. Each `/` in
-    the title becomes `_`. A name that is too long for a directory is cut and ends in a digest of the whole.
+    the title becomes `_`. A name that is too long for a directory is cut short and ends in a digest of the
+    full name.
     """
     name = ",".join([title.replace("/", "_"), *(f"{name}={value}" for name, value in sorted(settings.items()))])
     whole = name.encode()

@@ -1,6 +1,6 @@
-"""Read CSV files with a row per run, or a row per run and item. The first columns are one or more key
-columns, which name the run, and the column `item` if there are several rows per run, one per item. The others
-are columns of numbers.
+"""Read CSV files with one row per run, or one row per run and item. A file begins with one or more key
+columns, which name the run. If it has one row per run and item, the column `item` follows. All other columns
+hold numbers.
 
   run_id,web,code            run,accuracy                run,item,correct
   a,0.25,0.75                a,0.31                      a,q1,1
@@ -36,8 +36,9 @@ class RunColumns:
 
 
 def _names_items(rows: Sequence[Sequence[str]], places: Mapping[str, int], column: int) -> bool:
-    """Return whether a column called ITEM names items: if runs have several rows, or if it has other values than
-    numbers. Otherwise, it belongs to a domain of that name.
+    """Return whether the column with index `column`, which is called ITEM, names items. It does if a run has
+    several rows, or if a value in the column is neither a number nor blank. Otherwise, the column holds
+    numbers, such as the shares of a domain called ITEM. `places` maps the key columns to their indices.
     """
     runs = [row[next(iter(places.values()))].strip() for row in rows]
     return len(set(runs)) < len(runs) or not all(_is_number(row[column]) for row in rows)

@@ -122,8 +122,9 @@ def _text_columns(layout: Layout, split: str) -> tuple[str, ...]:
 
 
 def match_files(root: Location, pattern: str) -> tuple[Location, ...]:
-    """Return the files below `root` that `pattern`, or `pattern` with `.gz` appended, names: the file of
-    exactly this name if there is one, otherwise all files whose names match, in order of their names.
+    """Return the files below `root` that `pattern` names; empty if there are none. The first of these that
+    exists is returned: the file `pattern`, the file `pattern` with `.gz` appended, all files that match
+    `pattern` as a glob, all files that match it with `.gz` appended. Matching files are sorted by path.
     """
     variants = (pattern, f"{pattern}.gz")
     for variant in variants:

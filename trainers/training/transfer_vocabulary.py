@@ -53,8 +53,9 @@ def parent_rows(theirs: Definition, ours: Definition, family: Family) -> list[li
     initialise the row of that id. The list is empty for an unused id, and for a special token without a
     counterpart in `theirs`. Both vocabularies must be byte-level (`Definition.keeps_bytes`).
 
-    A special token may have two roles: RoBERTa's `<s>` is `<bos>` and `<cls>`. If the counterparts differ,
-    that of the role in which models of the `family` read it counts: encoders read `<cls>` and `<sep>`.
+    A special token may have two roles: RoBERTa's `<s>` is `<bos>` and `<cls>`. If `theirs` has a different
+    token for each role, an encoder uses the one for `<cls>` or `<sep>`, and a model of any other `family` the
+    other one.
     """
     special = set(theirs.specials.values())
     known = {theirs.token_bytes(number): number for number in theirs.tokens if number not in special}

@@ -48,10 +48,10 @@ _URL_FIELDS = ("url", "link", "uri", "href", "source_url", "permalink")
 
 @dataclass(frozen=True)
 class FileGroup:
-    """A group of files in a directory that one source can read.
+    """A group of files that one source can read.
 
     - `kind`: the format of the files
-    - `files`, `bytes`: the number of files, and their total size
+    - `files`, `bytes`: the number of files (of repositories, for git) and their total size
     - `patterns`: globs that match the files
     - `members`: globs that match the members of archives
     - `text_field`: the field with the most text, not counting fields that mostly hold URLs
@@ -60,10 +60,10 @@ class FileGroup:
       that the format puts into `meta`
     - `turns`: for conversations, the field that holds the turns, and the template of a turn
 
-    `text_field`, `url_field` and `turns` are inferred from the first records of the first file that has text.
-    If conversations have more text than the longest field, `turns` is set and `text_field` is None;
-    otherwise, `turns` is None. `text_field` is also None if no field has text. For archives, and for formats
-    without fields, `text_field` is `text` and `url_field` is `url`.
+    Fields of records are inferred from the first records of the first file that has text. If the turns of
+    conversations have more text than any field that could be `text_field`, `turns` is set and `text_field` is
+    None; otherwise, `turns` is None. `text_field` is also None if no field has text. For archives, and for
+    formats without fields, `text_field` is `text` and `url_field` is `url`.
     """
 
     kind: str
@@ -250,8 +250,10 @@ def _type_of(values: list[Any]) -> ColumnType | None:
 
 
 def _records(kind: str, path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a file, and an empty one in place of a record that is not an object or is set
-    aside. Raises BrokenInput after _SAMPLED_BYTES.
+    """Yield the records of a file of the format `kind`, as {field: value}. An unusable record, such as a JSON
+    value that is not an object, is replaced with an empty one. Of an Arrow file, at most the first
+    _SAMPLED_RECORDS of each batch are yielded. For other formats than Parquet and Arrow, raises BrokenInput
+    after _SAMPLED_BYTES of decompressed data, or if the compressed data is corrupt.
     """
     if kind in ("parquet", "arrow"):
         yield from _table_records(kind, path)
@@ -281,7 +283,7 @@ def _is_utf8(head: bytes) -> bool:
     try:
         head.decode()
     except UnicodeDecodeError as error:
-        return error.end == len(head) and len(head) - error.start < 4  # a character that is cut
+        return error.end == len(head) and len(head) - error.start < 4  # a character cut off at the end
     return True
 
 
@@ -291,7 +293,7 @@ def _csv_records(path: Path, chunks: Iterator[bytes]) -> Iterator[dict[str, Any]
     first = rows.first_line()
     if not isinstance(first, str):
         return
-    # The text may be in any field: take the delimiter with most fields.
+    # The text may be in any field, so use the delimiter that gives the most fields.
     names, delimiter = max(headers(first, path.name), key=lambda header: len(header[0]), default=([], ","))
     for row in rows.read(delimiter):
         is_record = not isinstance(row, Bad) and len(row[0]) == len(names)

@@ -33,12 +33,13 @@ class RepositoryLicences:
     _in_it: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, file: SourceFile, path: str) -> dict[str, str]:
-        """Return the SPDX expressions of the licences around the entry `path` of `file`, keyed by directory;
-        empty if there are none.
+        """Return the SPDX expressions of the licences that may apply to the entry `path` of `file`, keyed by
+        directory; empty if no licence is recognised.
 
-        For a member of an archive or git repository, the keys are the directories in it that have a licence
-        file, as `directory_of` writes them for paths in the archive; the archive is read an extra time to find
-        them. For any other file, or if the archive has no licence files, the only key is the root, "".
+        For a member of an archive or git repository, the keys are the directories inside it, as
+        `directory_of` writes them, that have a licence file with a recognised licence. The archive or
+        repository is read one extra time to find them. For any other file, or if no licence is recognised
+        inside, the only key is "", and its licences are those in `file.licences`.
 
         Raises UserError or StorageError if the archive or a licence file cannot be opened.
         """

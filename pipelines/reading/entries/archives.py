@@ -42,11 +42,11 @@ _END_MARK = tarfile.EOFHeaderError  # type: ignore[attr-defined]
 class Entry:
     """A named stream of decompressed bytes: a file, a member of an archive, or a file of a git commit.
 
-    `chunks` raises BrokenInput if the bytes cannot be read to the end. `file` is the file itself if its bytes
-    are delivered as stored, neither decompressed nor taken out of an archive, else None. `size` is the length
-    in bytes, or None if it is not known before reading. `shared` is further data for the reader of the
-    format, such as licences by directory (`Format.load_shared`). `member` is the path of a member in its
-    archive or commit, and None for a file.
+    `chunks` raises BrokenInput if the bytes cannot be read to the end. `file` is the source file if `chunks`
+    yields its bytes as stored, neither decompressed nor taken out of an archive, else None. `size` is the
+    length of the stream in bytes, or None if it is not known before reading. `shared` is further data for the
+    reader of the format, such as licences by directory (`Format.load_shared`). `member` is the path within
+    the archive or commit, or None if the entry is not taken from one.
     """
 
     path: str
@@ -319,7 +319,7 @@ def _zip_contents(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: SourceF
 
 
 def _is_io_error(error: BaseException | None) -> TypeGuard[OSError]:
-    """Return whether reading a zip failed in the operating system. EINVAL is no such failure: a damaged record
-    led zipfile to a position before the file.
+    """Return whether an error raised while reading a zip is an I/O error of the operating system. EINVAL does
+    not count: it means that a damaged record made zipfile seek to a position before the start of the file.
     """
     return isinstance(error, OSError) and errno_of(error) not in (None, errno.EINVAL)

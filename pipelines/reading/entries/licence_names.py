@@ -31,8 +31,8 @@ def is_licence_name(path: str) -> bool:
 
 
 def nearest(path: str, by_directory: Mapping[str, Value]) -> Value | None:
-    """Return the value of the nearest directory above the file `path` that has a value in `by_directory`, or
-    None if no directory above it has one. Keys are written as by `directory_of`.
+    """Return the value of the nearest directory above the file `path` that is a key of `by_directory`, or
+    None if there is none. The keys have the form that `directory_of` returns.
     """
     directory = PurePosixPath(path).parent
     for each in (directory, *directory.parents):

@@ -85,8 +85,8 @@ def _header(line: str, entry: Entry, source: Source) -> tuple[list[str], str]:
 
 
 def headers(line: str, path: str) -> Iterator[tuple[list[str], str]]:
-    """Yield (field names, delimiter) for each delimiter with which `line` can be a first row, in the order in
-    which they are tried for a file with this path.
+    """Yield (field names, delimiter) for each delimiter with which `line` is a valid CSV row. The delimiters
+    are tried in an order that depends on the suffixes of `path`: for `.tsv` and `.tab`, the tab comes first.
     """
     suffixes = [suffix.lower() for suffix in PurePosixPath(path).suffixes]
     for delimiter in "\t,;|" if ".tsv" in suffixes or ".tab" in suffixes else _DELIMITERS:
@@ -95,8 +95,8 @@ def headers(line: str, path: str) -> Iterator[tuple[list[str], str]]:
 
 
 class Rows:
-    """Reads CSV rows and their sizes in bytes from a stream of bytes. At most about `limit` bytes of a row are
-    held in memory.
+    """Reads CSV rows, each with its size in bytes, from a stream of bytes. Holds at most about `limit` bytes
+    of a row in memory.
     """
 
     def __init__(self, chunks: Iterator[bytes], limit: int, encoding: str) -> None:
@@ -109,7 +109,9 @@ class Rows:
         self._long: LongRecord | None = None
 
     def first_line(self) -> str | Bad | None:
-        """Return the first line that is not blank, without a byte order mark; None if there is none."""
+        """Return the first line that is not blank, without a byte order mark, or None if there is none. If a
+        line that is too long or cannot be decoded comes first, return Bad for that line.
+        """
         for line in self._stream:
             if isinstance(line, LongRecord):
                 return Bad("oversized", line.drain())

@@ -35,8 +35,8 @@ def read_json(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def skip_to_json(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
-    """Return the first byte after a byte order mark and white space, empty if there is none, and the stream
-    from it on.
+    """Skip a byte order mark, if there is one, and white space. Return the next byte and the stream from this
+    byte on. At the end of the stream, the byte is empty.
     """
     head, chunks = peek(chunks, len(BOM))
     mark = BOM
@@ -55,8 +55,12 @@ def _skip_bytes(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
 
 
 def elements(chunks: Iterator[bytes], limit: int) -> Iterator[bytes | LongRecord]:
-    """Yield the elements of an array, or the single object, with which the stream begins, each as bytes or,
-    if longer than `limit` bytes, as a LongRecord. Raises BrokenInput if it does not end or something follows.
+    """Yield the elements of a JSON array, or a single object, each as bytes or, if longer than `limit` bytes,
+    as a LongRecord. The stream must begin with `[` or `{`. A LongRecord must be read before the next element
+    is requested; what is left of it is then skipped.
+
+    Raises BrokenInput if the array or object does not end, if an element is empty, or if anything but white
+    space follows.
     """
     divider = _Divider(chunks)
     held: list[bytes] = []

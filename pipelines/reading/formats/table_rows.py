@@ -156,14 +156,15 @@ def _plain(value: Any) -> Any:
 
 
 def _object(value: pa.Scalar) -> Any:
-    """Return an Arrow scalar as a Python object. A time in a zone that this machine does not know is in UTC; a
-    value that contains such a time is taken apart, down to Arrow scalars. Raises the errors of `_plain`.
+    """Return an Arrow scalar as a Python object. A time in a zone that this machine does not know is
+    converted to UTC. A nested value that contains such a time becomes a list or dict of Arrow scalars. Raises
+    ValueError or OverflowError for a value that Python cannot represent.
     """
     try:
         return value.as_py()
     except KeyError:  # pytz and zoneinfo raise it for an unknown zone
         pass
-    except ValueError:  # which a struct makes of the KeyError
+    except ValueError:  # a struct turns the KeyError into this
         if not pa.types.is_nested(value.type):
             raise
     if isinstance(value, pa.TimestampScalar):
@@ -175,5 +176,5 @@ def _object(value: pa.Scalar) -> Any:
         return fields
     if isinstance(value, pa.MapScalar):
         return [list(pair.values()) for pair in value.values]
-    # Maps and views are lists; what is left wraps one value: dictionaries, runs, unions and extensions.
+    # Maps and views are lists. Scalars of dictionaries, runs, unions and extensions each wrap one value.
     return list(value.values) if isinstance(value, pa.ListScalar) else _object(value.value)

@@ -1,8 +1,9 @@
 """Globs over relative paths, as in a shell: `*` stays within a name, `**` crosses directories.
 
 `*`, `?` and `[abc]` do not match a leading dot, and `**` does not cross a name that begins with a dot, so
-hidden files are read only where a pattern spells out the dot. `**/` may match nothing: `**/*.py` also finds
-`setup.py` at the top. `**` and `*` match the empty name in the key `a//b` of an object store.
+hidden files are read only where a pattern spells out the dot. `**/` may match nothing: `**/*.py` also matches
+`setup.py` in the top directory. Keys of an object store can contain an empty name, as in `a//b`; `*` and `**`
+match it too.
 """
 
 import re
@@ -18,17 +19,17 @@ def matches(path: str, patterns: Sequence[str]) -> bool:
 
 
 def may_contain(directory: str, patterns: Sequence[str]) -> bool:
-    """Return whether a file below a relative directory may match one of the patterns. The result may be True
-    although no file can match.
+    """Return whether a file below a relative directory could match one of the patterns. Nothing is checked
+    from the first `**` of a pattern on, so the result may be True although no file can match.
     """
     names = directory.split("/")
     return any(_may_contain(names, pattern.split("/")) for pattern in patterns)
 
 
 def covers(directory: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    """Return whether a walk can skip a relative directory because `exclude` rejects every file below it. A
-    pattern `P/**` does not reject hidden files, so the result is False if `include` may match a hidden file
-    below the directory.
+    """Return whether a walk can skip a relative directory because `exclude` has a pattern `P/**` whose `P`
+    matches the directory. Such a pattern does not reject hidden files, so the result is False if `include`
+    may match a hidden file below the directory.
     """
     hidden = any(_spells_dot(p) and may_contain(directory, [p]) for p in include)
     return not hidden and any(p.endswith("/**") and compile_glob(p[:-3]).fullmatch(directory) for p in exclude)
@@ -51,8 +52,8 @@ def _may_contain(names: list[str], segments: list[str]) -> bool:
 
 @lru_cache(maxsize=1024)
 def compile_glob(pattern: str) -> re.Pattern[str]:
-    """Return a regular expression that fully matches exactly the relative paths that a glob matches. Raises
-    ValueError for a range such as `[z-a]`.
+    """Compile a glob to a regular expression whose `fullmatch` accepts exactly the relative paths that the
+    glob matches. Raises ValueError for a range in descending order, such as `[z-a]`.
     """
     segments = pattern.split("/")
     parts = []
@@ -76,7 +77,7 @@ def _segment(segment: str) -> str:
     while position < len(segment):
         character = segment[position]
         position += 1
-        first = position + segment.startswith("!", position)  # of the class, a `]` stands for itself
+        first = position + segment.startswith("!", position)  # a `]` at the beginning of a class is a literal
         end = segment.find("]", first + 1) if character == "[" else -1
         if character == "*":
             out += "[^/]*"

@@ -78,9 +78,12 @@ class RecordField:
 
 
 def typed_value(value: Any, kind: ColumnType) -> Any:
-    """Convert a JSON value other than null to a column type. A text is converted if it spells a value of that
-    type, and an int is converted to a float; an empty or blank text becomes None unless `kind` is string.
-    Raises ValueError for any other value that is not of the type, and for a number out of range.
+    """Convert a JSON value other than null to the column type `kind`. A text that spells a value of that type
+    is converted to it. If `kind` is float, ints are accepted too. An empty or blank text becomes None, unless
+    `kind` is string.
+
+    Raises ValueError for every other value that is not of the type, for a number out of range, and for a text
+    with a lone surrogate.
     """
     if kind == "string":
         if not isinstance(value, str):

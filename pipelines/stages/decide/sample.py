@@ -27,17 +27,20 @@ class UniformSample(CorpusStage):
     columns of `per`. For example, `{documents: 1000, per: [url_domain]}` keeps at most 1,000 documents of
     each domain, and `{share: 0.01, per: [source, language]}` keeps a stratified sample.
 
-    Documents are taken in the order of a hash of the seed and their id, until their group has enough. So a
+    Documents are ranked by a hash of the seed and their id, and those with the lowest hashes are kept. So a
     sample does not depend on how the corpus is divided into parts or on the number of workers, and lowering
-    the limit alone gives a subset of the sample. A `share` without `per` keeps each document with that
-    probability, independently of all others and of earlier drops. All other samples are exact and are taken
-    from the documents that no earlier step dropped. A `share` with `per` is rounded up in each group, so
-    every group keeps at least one document. Two samples with the same seed prefer the same documents; to
+    the limit alone gives a subset of the sample. Two samples with the same seed prefer the same documents; to
     sample a sample, give it another seed.
 
+    A `share` without `per` keeps each document with that probability, independently of all other documents
+    and of earlier drops. All other samples are drawn from the documents that no earlier step dropped, and
+    their limits are exact. A `share` with `per` is rounded up in each group, so every group keeps at least
+    one document.
+
     With a `total`, the sample of a group ends before the first document that would exceed the total. A
-    missing value of its column counts as 0; a negative one is an error. To limit tokens, use `n_bytes` of
-    `quality_signals`, and multiply the number of tokens by the bytes per token of your tokenizer.
+    missing value in the column of the total counts as 0; a negative value is an error. To limit tokens, set a
+    total of `n_bytes` (from `quality_signals`): the number of tokens times the bytes per token of your
+    tokenizer.
 
     A missing value in a column of `per` counts as a value like any other, so such documents form groups too.
     """

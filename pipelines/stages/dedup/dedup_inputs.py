@@ -71,15 +71,16 @@ class Candidates:
         return pa.FixedSizeBinaryArray.from_buffers(ID, self.part.rows, [None, pa.py_buffer(identifiers)])
 
     def _quarantine(self, index: pa.Table) -> pa.Table:
-        """Return the path and record of the quarantined records of the part's files. A long quarantine has several
-        files, and most of it is of other parts.
+        """Return a table with the columns `path` and `record` of the quarantined records in the part's files.
+        `index` holds the part's rows of the file index. Each quarantine file is filtered as it is read,
+        because most of its rows may belong to other parts.
         """
         shares = index.filter(pc.greater(index["quarantined"], 0))
         found = [QUARANTINE.empty_table().select(["path", "record"])]
         for record in self.index[1:] if shares.num_rows else ():
             aside = read_table(self.part.directory, record, ["path", "record"], schema_facts(QUARANTINE))
             aside = aside.filter(pc.is_in(aside["path"], value_set=shares["path"].combine_chunks()))
-            if shares.num_rows == 1:  # of a large file, a part has a range
+            if shares.num_rows == 1:  # a part holds a range of the records of a large file
                 first, count = shares["first_record"][0].as_py(), shares["records"][0].as_py()
                 numbers = aside["record"]
                 aside = aside.filter(pc.and_(pc.greater_equal(numbers, first), pc.less(numbers, first + count)))

@@ -163,11 +163,13 @@ def _electorates(task: Election) -> tuple[pa.Table, int]:
 
 
 def _cut(table: pa.Table, verdict: DedupPolicy, beyond: int) -> pa.Table:
-    """Return the rows of each cluster's electorate: its most preferred documents, at most ELECTORATE of them,
-    with at most ELECTORATE_BYTES of evidence. The first document is always included.
+    """Return the rows of each cluster's electorate, grouped by cluster, most preferred first. The electorate
+    is the cluster's most preferred documents: at most ELECTORATE documents, with at most ELECTORATE_BYTES of
+    evidence in total. The first document is always included.
 
-    If `beyond` is 1, the first document that exceeds ELECTORATE_BYTES is included too. With it, a later cut
-    of these rows and others gives the same electorate as one cut of all rows.
+    If `beyond` is 1 rather than 0, the document whose evidence brings the total above ELECTORATE_BYTES is
+    included too. The rows can then be cut again together with further rows, and the electorate is the same as
+    from one cut of all rows.
     """
     table = table.take(order_by_preference(table, verdict.keep)).combine_chunks()
     starts, sizes, position = runs(table["cluster"])

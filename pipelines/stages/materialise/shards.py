@@ -143,7 +143,7 @@ class Shards(CorpusStage):
                 raise ValueError(f"group_by[{number}]: {error}") from None
 
     def split(self, parts: Sequence[Part]) -> ValidationSplit:
-        """Return the split settings of this step, for all of its parts."""
+        """Return the settings of this step's validation split. `parts` must be all parts that the step reads."""
         is_hashed = all(part.has("text_hash") for part in parts if part.given is None)
         return ValidationSplit(self.split_by, self.validation_share, self.seed, is_hashed)
 

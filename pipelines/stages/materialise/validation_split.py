@@ -20,7 +20,8 @@ from pipelines.contracts.reads import EDITED_TEXT, Column, TableInput
 @dataclass(frozen=True)
 class ValidationSplit:
     """The split settings of a `shards` step: the fields `split_by`, `validation_share` and `seed` of its
-    YAML. If `is_hashed` is true, all parts have the column `text_hash`, and it says which texts are equal.
+    YAML. `is_hashed` is true if all parts without a given split have the column `text_hash`; texts are then
+    compared by that column.
     """
 
     split_by: str

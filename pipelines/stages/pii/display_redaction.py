@@ -21,8 +21,9 @@ from pipelines.stages.pii.recognizers import LEVELS, PATTERN_ENTITIES
 
 
 def redact_texts(corpus: Corpus, part: Part, values: list[str], *, names: bool = True) -> list[str]:
-    """Return `values`, short texts from the source of `part`, with everything that the part's pii steps find
-    replaced with placeholders. With `names` false, no NER model is used.
+    """Return `values`, short texts from the source of `part`, with placeholders in place of everything that
+    the part's pii steps find. If `names` is False, the steps use no NER model. Lone surrogates become
+    backslash escapes.
     """
     values = [value.encode("utf-8", "backslashreplace").decode() for value in values]  # a lone surrogate is no text
     for _, step in pii_steps(corpus, part) if values else ():
@@ -37,8 +38,8 @@ def redact_texts(corpus: Corpus, part: Part, values: list[str], *, names: bool =
 
 
 def redact_row(corpus: Corpus, part: Part, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of columns of one document of `part`, by column, with the strings redacted by
-    `redact_texts`, except the rule that dropped the document.
+    """Return `row`, which maps columns of one document of `part` to their values, with the strings redacted
+    by `redact_texts`. The column DROP, which names the rule that dropped the document, is not redacted.
     """
     texts = {name: value for name, value in row.items() if isinstance(value, str) and name != DROP}
     return {**row, **dict(zip(texts, redact_texts(corpus, part, list(texts.values())), strict=True))}
@@ -58,9 +59,9 @@ def _only_annotates(step: PublishedStep) -> bool:
 
 
 def _detect(step: PublishedStep, part: Part, names: bool = True) -> pa.Array:
-    """Return edits of the stored text that replace everything that a pii step finds in a part with
-    placeholders, with `names` false only what it finds without an NER model. The part must have only the
-    annotations that precede the step.
+    """Return edits of the stored text of `part`, one value per row, that put placeholders in place of
+    everything that the pii step `step` finds. With `names` false, no NER model is used. The part must have
+    only the annotations that precede the step.
     """
     knobs = step.manifest.identity["knobs"] | {"action": "placeholder", "actions": {}, "fields": []}
     if not names and knobs.get("ner_model"):

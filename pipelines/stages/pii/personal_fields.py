@@ -86,7 +86,9 @@ def _select_fields(meta: Any, names: set[str]) -> Any:
 
 
 def _is_chosen(key: str, names: set[str]) -> bool:
-    """Return whether a field is one of `names`, or an object of which they name a field: all of it is searched."""
+    """Return whether `names` contains the top-level field `key` of `meta`, or the path of a field inside it.
+    With `author.email`, the whole field `author` is chosen.
+    """
     return any(name == key or name.startswith(f"{key}.") for name in names)
 
 

@@ -12,8 +12,9 @@ class RankUpdates:
     """Applies AdaLoRA's allocation of ranks to the model of one engine. Does nothing for other methods."""
 
     def __init__(self, model: Any, partitions: Any, steps: int | None) -> None:
-        """Prepare the allocation for a run of `steps` steps. `partitions` is the engine's SingleWorker or
-        ZeroWorkers, which reads and writes full tensors.
+        """Prepare the allocation of the ranks of `model` for a run of `steps` steps. `steps` may be None if
+        the method is not AdaLoRA. `partitions` is the engine's SingleWorker or ZeroWorkers, which reads and
+        writes full tensors.
         """
         method = getattr(model, "rank_budget", None)
         self._partitions, self._allocation = partitions, None
@@ -27,7 +28,9 @@ class RankUpdates:
         self._penalised = [module for module in model.modules() if hasattr(module, "passes")]
 
     def begin(self, passes: int) -> None:
-        """Begin a step of `passes` passes per worker, among which the orthogonality penalty is divided."""
+        """Begin a step of `passes` forward and backward passes per worker. Each pass adds an equal share of
+        the orthogonality penalty.
+        """
         if self._allocation is None:
             return
         for module in self._penalised:

@@ -99,8 +99,11 @@ def probe_examples(reader: StateReader, examples: Examples, layers: Sequence[str
 def _word_states(
     reader: StateReader, texts: pa.LargeStringArray, starts: np.ndarray, offsets: np.ndarray, layers: Sequence[str]
 ) -> np.ndarray:
-    """Return the states of words, [layers, words, width], each the mean over the tokens of the word. The words of a text
-    without tokens have the state of its first position.
+    """Return the states of words, float32 [layers, words, width]: for each word, the mean over its tokens. In
+    a text without tokens, every word gets the state of the text's first position.
+
+    `starts` holds the byte position of each word in its text. The words of text n are those from `offsets[n]`
+    to `offsets[n + 1]`.
     """
     ids, bounds, holders = reader.encoder.encode_with_positions(texts, starts, offsets)
     documents = [ids[bounds[n] : bounds[n + 1]].astype(np.int64) for n in range(len(texts))]

@@ -68,7 +68,9 @@ def _examples(task: Task, split: str, made: _Labelled) -> Examples:
 
 
 def _sentences(text: str) -> list[str]:
-    """Return the sentences of a text, with `_GAP` in place of one that is too short or too long."""
+    """Return the sentences of a text, with single spaces between words. `_GAP` takes the place of each
+    sentence that is too short or too long.
+    """
     found = (" ".join(part.split()) for part in _END.split(text))
     return [sentence if _LEAST <= len(sentence.split()) <= _MOST else _GAP for sentence in found]
 
@@ -135,7 +137,9 @@ def _sentence_order(train: _Documents, test: _Documents, draw: np.random.Generat
 
 
 def _pairs(sentences: list[str]) -> Iterator[tuple[str, str]]:
-    """Divide the sentences between two gaps into pairs. The last of an odd number belongs to none."""
+    """Yield the sentences as consecutive pairs that do not overlap. No pair spans a gap, so the last of an
+    odd number of sentences between two gaps is left out.
+    """
     waiting = _GAP
     for sentence in sentences:
         if _GAP in (waiting, sentence):

@@ -175,9 +175,10 @@ def estimate(metric: TaskMetric, outcomes: Outcomes, chance: float | None = None
 
 
 def ratio_of(statistics: np.ndarray, score: str) -> tuple[float, np.ndarray]:
-    """Return the value of a score and the influence of each item on the value (its term in the delta method),
-    float64 [n]. `statistics`, float64 [n, 2], holds the score and the weight of each item. The value is the
-    ratio of the sums of the two columns or, for a perplexity, its exponential (`bounded_exp`).
+    """Return the value of the score named `score`, and the influence of each item on the value (the item's
+    term in the delta method), float64 [n]. `statistics`, float64 [n, 2], holds the numerator and the weight
+    that each item adds. The value is the ratio of the sums of the two columns; for a perplexity, it is the
+    exponential of this ratio (`bounded_exp`).
     """
     weights = statistics[:, 1].sum()
     value = float(statistics[:, 0].sum() / weights)

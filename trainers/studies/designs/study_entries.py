@@ -148,7 +148,7 @@ def _assignments(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _written(value: Any) -> str:
-    """Return a value as YAML for `override`. YAML cannot read all texts that JSON escapes."""
+    """Format a value as YAML for `override`. JSON is not used, because YAML cannot read all of its escapes."""
     return dump_yaml(plain(value), flow=True).removesuffix("\n...\n").strip()
 
 

@@ -84,13 +84,16 @@ class ProposalSettings:
         return prior / prior.sum()
 
     def measured(self, metrics: Sequence[str]) -> "ProposalSettings":
-        """Return the settings without the weights of metrics other than `metrics`, those that have values."""
+        """Return the settings with only the weights of `metrics`, the metrics that have values. If no weights
+        are set, return the settings unchanged.
+        """
         weights = self.weights
         return self if weights is None else replace(self, weights={n: w for n, w in weights.items() if n in metrics})
 
     def metric_weights(self, metrics: Sequence[str]) -> np.ndarray:
-        """Return the weights of `metrics`, [metrics]; they sum to 1. Raises ConfigError for an unknown
-        metric, or if all weights are 0.
+        """Return the weights of `metrics`, [metrics], scaled to sum to 1; without `weights`, all are equal.
+        Raises ConfigError if `weights` names a metric that is not in `metrics`, or if no metric has a weight
+        above 0.
         """
         for name in self.weights or ():
             if name not in metrics:

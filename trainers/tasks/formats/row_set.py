@@ -56,9 +56,12 @@ class RowSet:
         return f"{self.path}: {self.unit} {self.places[row]}"
 
     def column(self, spec: str | int | tuple[str | int, ...], role: str, *, complete: bool = True) -> list[Any]:
-        """Return the values of a column, one per row. `spec` is a name, a number, a path `a.b` or a template
-        that combines columns. For a tuple of these, the value of each row is a list. Raises UserError if the
-        file lacks the column or, with `complete`, if a row lacks the field; otherwise its value is MISSING.
+        """Return the values of a column, one per row. `spec` is a name, a number, a path `a.b`, a template
+        that combines columns, or a tuple of these. For a tuple, the value of each row is a list with one
+        value per entry. `role` is what the task uses the column for, as error messages show it.
+
+        Raises UserError if the file lacks the column or, with `complete`, if a row lacks the field. Without
+        `complete`, a missing value is MISSING.
         """
         if isinstance(spec, tuple):
             each = [self.column(name, role, complete=complete) for name in spec]

@@ -63,10 +63,11 @@ class Layout:
     """A layout of a data set's files: where they are, their format, and which column has which role. A data
     set may have several layouts, because people have converted it to other formats.
 
-    `files` gives one file name per split, or several names, which are tried in order. Names are relative to
-    each of `folders`, first below `data=DIR` (default: `$GRISTMILL_TASKS`), then, for your own task file,
-    below the directory of that file. A URL, or a path that begins with `/` or `~`, is not relative. Each name
-    is also tried with `.gz` appended. `*` matches several files, which are read in order of their names.
+    `files` gives one file name per split, or several names, which are tried in order. A relative name is
+    searched for in each of `folders`, first below `data=DIR` (default: `$GRISTMILL_TASKS`), then, for your
+    own task file, below the directory of that file. A URL, or a path that begins with `/` or `~`, is not
+    relative. Each name is also tried with `.gz` appended. `*` matches several files, which are read in order
+    of their names.
 
     `columns` maps roles to columns. A number, from 0, is a column of a `conll` file or of a file without a
     `header`; `a.b` is a field inside a field; `{a}: {b}` composes a text from several columns; a list gives
@@ -99,7 +100,8 @@ class Layout:
       Dependencies, with the extra columns `sent_id` (the id of the sentence), `feats.NAME` (a feature of each word, or
       `none`) and `depth` (arcs to the root, at most 8).
     - `lines` has one example per line: either parallel files, whose names contain `{column}`, or lines that are
-      split by `pattern`, a regular expression with named groups. Without a pattern, the whole line is the column `line`.
+      split by `pattern`, a regular expression with named groups. Without a pattern, the whole line is the
+      column `line`.
     - `documents` has one example per file (columns `text`, `folder`, `name`).
     - `trees` are the bracketed trees of the Stanford Sentiment Treebank (`text`, `label`).
     - `generated` rows need no file: the file name is the name of a generator
@@ -217,7 +219,9 @@ class Templates:
     no_answer: str = "unanswerable"
 
     def check(self) -> None:
-        """Validate that `step` is positive and that no two labels have the same word, up to white space at its ends."""
+        """Validate that `step` is positive and that no two labels have the same word, ignoring white space
+        around words.
+        """
         _require(self.step > 0, f"step: got {self.step}, allowed above 0")
         words = [word.strip() for word in (self.words or {}).values()]
         _require(len(set(words)) == len(words), "words: two labels have the same word; give each its own")

@@ -47,7 +47,9 @@ def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
 
 
 def bounded_exp(nats: Any) -> Any:
-    """Return the perplexity of a mean of `nats`, at most exp(300), so that its squares and sums are finite too."""
+    """Return the perplexity exp(`nats`), where `nats` is a mean per token, but at most exp(300). The bound
+    keeps squares and sums of perplexities finite.
+    """
     return np.exp(np.minimum(nats, 300.0))
 
 
