@@ -156,8 +156,11 @@ def _beside(left: pa.Table, right: pa.Table) -> pa.Table:
 
 
 def find_tests(config: CorpusConfig, source: str) -> list[Test]:
-    """Return the tests that apply to a source and depend on lines, lengths or words, in the order of the
-    steps.
+    """Return the tests that apply to a source and may be meaningless for it, in the order of the steps: tests
+    of lines, upper bounds on length, and tests that assume words between spaces.
+
+    A rule does not count as a test of words if its bounds are already adjusted to the source or to groups of
+    documents (`_is_adjusted`).
     """
     tests: list[Test] = []
     signals: dict[str, tuple[str, str]] = {}  # column: (signal, text)
