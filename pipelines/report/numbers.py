@@ -2,6 +2,7 @@
 it was built.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -19,6 +20,7 @@ from pipelines.stages.decide.filter import Filter
 from pipelines.stages.pii.display_redaction import redact_texts
 
 FORMAT = "gristmill-report/3"
+_MAY_BE_PERSONAL = re.compile(r"[\d@.:]")  # all that a pattern finds has one of these; loading the patterns takes 3 s
 _CONDITIONS = ("at_least", "at_most", "at_least_quantile", "at_most_quantile", "one_of", "none_of", "per", "when")
 _PLACES = 3  # places named per source and reason of quarantined records
 
@@ -104,7 +106,12 @@ def _redacted(
     counts are added.
     """
     values = list(
-        dict.fromkeys(value for table in columns.values() for value, *_ in table or () if isinstance(value, str))
+        dict.fromkeys(
+            value
+            for table in columns.values()
+            for value, *_ in table or ()
+            if isinstance(value, str) and _MAY_BE_PERSONAL.search(value)
+        )
     )
     part = next(corpus.parts(source), None)
     shown = values if part is None else redact_texts(corpus, part, values, names=False)
