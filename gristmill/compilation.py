@@ -254,9 +254,8 @@ def _facts(function: types.FunctionType) -> tuple[str, list[types.FunctionType]]
             whole.update(value.tobytes())
         elif isinstance(value, bool | int | float | complex | str | bytes | tuple | np.generic | type):
             whole.update(f"{name}={value!r}{getattr(value, '_fields', '')}".encode())
-        elif value is not None and not isinstance(
-            value, types.ModuleType
-        ):  # such as an intrinsic, assumed to be defined in the same file
+        elif value is not None and not isinstance(value, types.ModuleType):
+            # Such as an intrinsic, assumed to be defined in the same file.
             whole.update(_digest_of_file(function.__code__.co_filename))
     return whole.hexdigest(), called
 

@@ -249,9 +249,8 @@ def _rewrite_file(
     kind = record.path.partition("/")[0]
     if name is None and kind not in ("files", "quarantine"):
         return record
-    if (
-        kind == "quarantine" and "-" in Path(record.path).stem
-    ):  # earlier rows of a unit; its last file gets the new ones
+    if kind == "quarantine" and "-" in Path(record.path).stem:
+        # Earlier rows of a unit; its last file gets the new ones.
         return record
     table = read_table(out.directory, record, schema.names, schema_facts(schema))
     if kind in ("files", "quarantine"):  # index and last quarantine file of one unit have the same name

@@ -192,9 +192,8 @@ def infill_spans(
             for k in range(int(min(_LONGEST, 20 + 5 * mean_span)))
         ]
     )
-    tokens = np.empty(
-        len(text.tokens) + len(lengths), dtype=np.int64
-    )  # a document gets a mask per original token at most
+    # A document gets a mask per original token at most.
+    tokens = np.empty(len(text.tokens) + len(lengths), dtype=np.int64)
     starts = np.zeros_like(text.offsets)
     spans = np.empty(int(np.diff(offsets).max(initial=0)) + 1, dtype=np.int64)
     drawn = (offsets, lengths, places)
