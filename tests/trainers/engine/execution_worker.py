@@ -5,7 +5,8 @@ Started by `run_workers` as `execution_worker.py CORPUS OUTPUT RUNS.json`. A run
 
 - "after": name of the run that this run continues, from its second newest checkpoint.
 - "exports": true if the run writes an export and a page.
-- "backend": the backend of torch.compile for compiled blocks (default "inductor").
+- "backend": the backend of torch.compile for compiled blocks. With "eager", the default, nothing is compiled,
+  not even the functions that DeepSpeed decorates with torch.compile.
 """
 
 import json
@@ -65,7 +66,9 @@ def main() -> None:
             open_run(path, config, corpus)
         if world > 1:
             torch.distributed.barrier()
-        torch.nn.Module.compile = partialmethod(compile_block, backend=run.get("backend", "inductor"))
+        backend = run.get("backend", "eager")
+        torch.nn.Module.compile = partialmethod(compile_block, backend=backend)
+        torch.compiler.set_stance("force_eager" if backend == "eager" else "default")
         with nullcontext() if run.get("exports") else only_training():
             train(config, corpus, path, None)
         pass_over_garbage()
