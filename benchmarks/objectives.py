@@ -32,7 +32,6 @@ from trainers.config.architecture import Model, fill
 from trainers.objectives.bidirectional_lm import BidirectionalLM
 from trainers.objectives.characters.masked_characters import MaskedCharacters
 from trainers.objectives.characters.masked_subwords import MaskedSubwords
-from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.masked import Masked
 from trainers.objectives.mixture import ObjectiveMixture
@@ -40,7 +39,6 @@ from trainers.objectives.multitask import Multitask
 from trainers.objectives.permutation import Permutation
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.replaced_tokens import ReplacedTokens
-from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.sentences.gap_sentences import GapSentences
 from trainers.objectives.sentences.next_sentence import NextSentence
 from trainers.objectives.sentences.quick_thought import QuickThought
@@ -52,7 +50,9 @@ from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.spellings import SpelledTokens, character_counts, spellings
 from trainers.objectives.shared.whole_words import word_marks
 from trainers.objectives.span_boundary import SpanBoundary
-from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.spans.denoising import Denoising
+from trainers.objectives.spans.salient_spans import SalientSpans
+from trainers.objectives.spans.span_corruption import SpanCorruption
 from trainers.objectives.translation_lm import TranslationLM
 from trainers.rows.batch import IGNORED, Batch, Frame
 

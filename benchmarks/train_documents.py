@@ -31,7 +31,7 @@ from trainers.config.pretraining import Data, Pretraining
 from trainers.data.packed_corpus import TrainingData, corpus_of, training_data
 from trainers.models import build_model
 from trainers.objectives.masked import Masked
-from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.spans.span_corruption import SpanCorruption
 from trainers.runs.resolve import resolve
 
 WARM_UP = 3

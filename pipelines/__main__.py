@@ -5,7 +5,8 @@ import sys
 from collections.abc import Sequence
 
 from gristmill.cli import run_command
-from pipelines.commands import building, catalogue, diagnosing, erasing, exploring, exporting, learning, submitting
+from pipelines.commands import building, catalogue, diagnosing, erasing, exploring, exporting, learning
+from pipelines.commands.submit import submitting
 
 _GROUPS = (building, exploring, catalogue, exporting, learning, diagnosing, erasing, submitting)
 

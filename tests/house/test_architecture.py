@@ -26,7 +26,7 @@ HOMES = {
         "pipelines/cluster/ray.py",
         "gristmill/metrics.py",
         "gristmill/libraries/local_ray.py",
-        "pipelines/commands/jobs.py",
+        "pipelines/commands/submit/jobs.py",
         "trainers/training/launch.py",
         "trainers/training/ray_tasks.py",
     ),

@@ -14,8 +14,8 @@ from pipelines.__main__ import main
 from pipelines.contracts.manifest import load_corpus
 from pipelines.planning.corpus import load_corpus_config, plain_config
 from tests.conftest import FASTTEXT_BEGIN
-from tests.pipelines.reading.formats.test_mediawiki import dump, page
-from tests.pipelines.reading.formats.test_stack_exchange import answer, posts, question
+from tests.pipelines.reading.formats.dumps.test_mediawiki import dump, page
+from tests.pipelines.reading.formats.dumps.test_stack_exchange import answer, posts, question
 from tests.trainers.conftest import build_corpus
 from trainers.__main__ import main as study_main
 from trainers.studies.designs.study_entries import study_entries, variants_of

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gristmill.config import load_yaml
-from pipelines.commands.submission import describe
+from pipelines.commands.submit.submission import describe
 from tests.conftest import FASTTEXT_BEGIN
 
 ROOT = Path(__file__).parents[2]

@@ -30,7 +30,7 @@ def test_every_stage_is_found_with_one_grep():
 
 def test_every_objective_is_found_with_one_grep():
     for name, objective in OBJECTIVES.items():
-        assert re.fullmatch(rf"trainers\.objectives\.((characters|sentences)\.)?{name}", objective.__module__)
+        assert re.fullmatch(rf"trainers\.objectives\.((characters|sentences|spans)\.)?{name}", objective.__module__)
 
 
 def test_every_direct_dependency_is_pinned_and_explained():

@@ -10,7 +10,6 @@ from trainers.objectives.bidirectional_lm import BidirectionalLM
 from trainers.objectives.causal import Causal
 from trainers.objectives.characters.masked_characters import MaskedCharacters
 from trainers.objectives.characters.masked_subwords import MaskedSubwords
-from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.masked import Masked
 from trainers.objectives.mixture import ObjectiveMixture
@@ -18,7 +17,6 @@ from trainers.objectives.multitask import Multitask
 from trainers.objectives.permutation import Permutation
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.replaced_tokens import ReplacedTokens
-from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.sentences.gap_sentences import GapSentences
 from trainers.objectives.sentences.next_sentence import NextSentence
 from trainers.objectives.sentences.quick_thought import QuickThought
@@ -26,7 +24,9 @@ from trainers.objectives.sentences.sentence_order import SentenceOrder
 from trainers.objectives.sentences.simcse import SimCSE
 from trainers.objectives.sentences.skip_thought import SkipThought
 from trainers.objectives.span_boundary import SpanBoundary
-from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.spans.denoising import Denoising
+from trainers.objectives.spans.salient_spans import SalientSpans
+from trainers.objectives.spans.span_corruption import SpanCorruption
 from trainers.objectives.translation_lm import TranslationLM
 
 Objective = (

@@ -18,15 +18,15 @@ from typing import Any, Literal
 import numpy as np
 
 from trainers.objectives.causal import Causal
-from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.multitask import Multitask
 from trainers.objectives.prefix_lm import PrefixLM
-from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.pairs import PairObjective, check_length
 from trainers.objectives.shared.training_objective import TrainingObjective
-from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.spans.denoising import Denoising
+from trainers.objectives.spans.salient_spans import SalientSpans
+from trainers.objectives.spans.span_corruption import SpanCorruption
 from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder, Frame, Room
 from trainers.rows.random import uniforms
 

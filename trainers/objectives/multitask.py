@@ -14,7 +14,7 @@ import numpy as np
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.pairs import Pairs, documents_of
 from trainers.objectives.shared.prompt_format import PromptFormat
-from trainers.objectives.span_corruption import Corruption
+from trainers.objectives.spans.span_corruption import Corruption
 from trainers.rows.batch import Batch
 
 

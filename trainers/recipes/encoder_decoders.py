@@ -6,12 +6,12 @@ from typing import Literal
 from trainers.config.architecture import Model
 from trainers.config.job import BatchSize, Checkpoints, Execution, Optimizer, Schedule, TrainingBudget
 from trainers.config.pretraining import Data, Pretraining, Validation
-from trainers.objectives.denoising import Denoising
 from trainers.objectives.multitask import Multitask
 from trainers.objectives.prefix_lm import PrefixLM
-from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.sentences.gap_sentences import GapSentences
-from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.spans.denoising import Denoising
+from trainers.objectives.spans.salient_spans import SalientSpans
+from trainers.objectives.spans.span_corruption import SpanCorruption
 
 
 def t5_base() -> Pretraining:

@@ -125,7 +125,7 @@ FORMATS = {
         suffixes=(".md", ".markdown"),
     ),
     "mediawiki": Format(
-        "formats.mediawiki:read_mediawiki", "a page of a MediaWiki XML dump, whose wikitext becomes plain text"
+        "formats.dumps.mediawiki:read_mediawiki", "a page of a MediaWiki XML dump, whose wikitext becomes plain text"
     ),
     "hf_dataset": Format(
         "formats.arrow:read_arrow", "a row of what `save_to_disk` of Hugging Face datasets wrote", ("pyarrow",), text_field=True
@@ -141,7 +141,7 @@ FORMATS = {
         suffixes=(".html", ".htm"),
     ),
     "stack_exchange": Format(
-        "formats.stack_exchange:read_stack_exchange",
+        "formats.dumps.stack_exchange:read_stack_exchange",
         "a question with its answers, of Posts.xml in a Stack Exchange data dump", ("resiliparse",),
         parser="rich.threads:thread_text", markup=True, joined=True, only_utf8="dumps are UTF-8",
         suffixes=("posts.xml",), columns=(("score", "int"), ("created", "date"), ("answer_count", "int")),

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, Literal
 
-from pipelines.stages.pii.addresses import STREET_ADDRESS
 from pipelines.stages.pii.identity_documents import DATE_OF_BIRTH, DRIVER_LICENSE, ORGANIZATION, PASSPORT
+from pipelines.stages.pii.postal_addresses import STREET_ADDRESS
 from pipelines.stages.pii.secret_values import REGULAR, SECRET
 
 # Class names in presidio_analyzer.predefined_recognizers: first those that are not specific to a country,

@@ -14,7 +14,7 @@ from gristmill.libraries.advisories import ADVISORIES, known, refuse_known
 from pipelines.__main__ import main
 from pipelines.cluster.ray import RayCluster
 from pipelines.commands import doctor
-from pipelines.commands.jobs import connect
+from pipelines.commands.submit.jobs import connect
 
 ROOT = Path(__file__).parents[3]
 

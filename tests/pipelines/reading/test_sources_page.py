@@ -16,8 +16,8 @@ import pipelines
 from pipelines import OpenCorpus
 from pipelines.reading.sources.registry import FORMATS
 from tests.pipelines.reading.code.test_source_code import FILES
-from tests.pipelines.reading.formats.test_mediawiki import dump, page
-from tests.pipelines.reading.formats.test_stack_exchange import answer, posts, question
+from tests.pipelines.reading.formats.dumps.test_mediawiki import dump, page
+from tests.pipelines.reading.formats.dumps.test_stack_exchange import answer, posts, question
 from tests.pipelines.reading.git.repositories import bare, repository
 from tests.pipelines.reading.rich.handmade import docx, epub, paragraph, pdf, zipped
 from tests.pipelines.reading.rich.test_gutenberg import BOOK, file_of

@@ -5,8 +5,8 @@ code.
 from types import SimpleNamespace
 
 from gristmill.errors import ConflictError, StorageError, UserError
-from pipelines.commands import jobs
-from pipelines.commands.submission import Work
+from pipelines.commands.submit import jobs
+from pipelines.commands.submit.submission import Work
 from tests.schedules.choices import Default
 from tests.schedules.explore import Scenario
 from tests.schedules.simulation import Simulation

@@ -20,7 +20,7 @@ from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.masked import Masked
 from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.prefix_lm import PrefixLM
-from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.spans.span_corruption import SpanCorruption
 from trainers.recipes import RECIPES
 from trainers.runs.resolve import resolve
 

@@ -23,10 +23,10 @@ from trainers.config.architecture import RECURRENT_RATES, Model
 from trainers.config.job import BatchSize, Checkpoints, TrainingBudget
 from trainers.config.pretraining import Pretraining, Validation
 from trainers.data.packed_corpus import corpus_of
-from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.shared.training_objective import TrainingObjective
+from trainers.objectives.spans.denoising import Denoising
 from trainers.recipes import RECIPES
 from trainers.runs.resolve import resolve
 from trainers.runs.run import open_run, read_config

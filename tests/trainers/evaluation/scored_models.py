@@ -15,12 +15,12 @@ from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.evaluation.scoring.scorer import Scorer
 from trainers.models import build_model
 from trainers.objectives.causal import Causal
-from trainers.objectives.denoising import Denoising
 from trainers.objectives.masked import Masked
 from trainers.objectives.multitask import Multitask
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.sentences.gap_sentences import GapSentences
-from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.spans.denoising import Denoising
+from trainers.objectives.spans.span_corruption import SpanCorruption
 from trainers.rows.batch import IGNORED
 
 OBJECTIVES = {

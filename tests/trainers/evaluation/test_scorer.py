@@ -19,7 +19,7 @@ from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.engine.forward import tensors
 from trainers.evaluation.scoring import pieces
 from trainers.evaluation.scoring.scorer import EncodedRequest, encode_requests
-from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.spans.span_corruption import SpanCorruption
 from trainers.rows.batch import IGNORED
 
 NAMES = [name for name in OBJECTIVES if name != "prefix"]

@@ -24,11 +24,11 @@ from trainers.models.encoders.disentangled.disentangled_embedding import merge_e
 from trainers.models.interface import Inputs
 from trainers.objectives import OBJECTIVES
 from trainers.objectives.causal import Causal
-from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.masked import Masked
 from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.shared.prompt_format import PromptFormat
+from trainers.objectives.spans.denoising import Denoising
 from trainers.recipes import RECIPES
 from trainers.rows.batch import IGNORED
 from trainers.runs import checkpoint

@@ -17,7 +17,7 @@ from trainers.config.job import BatchSize
 from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import TrainingData, corpus_of, training_data
 from trainers.models import build_model
-from trainers.objectives.denoising import Denoising
+from trainers.objectives.spans.denoising import Denoising
 from trainers.runs.resolve import resolve
 
 STEPS, SEQUENCES, RATE = 3, 6, 5e-3

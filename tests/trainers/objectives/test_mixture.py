@@ -12,11 +12,11 @@ from gristmill.errors import ConfigError
 from tests.trainers.objectives.packed import BOS, FIRST, IGNORED, VOCABULARY, both_sides, context, one_side, packed
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.objectives.causal import Causal
-from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.mixture import UL2, MixturePart, ObjectiveMixture
 from trainers.objectives.prefix_lm import PrefixLM
-from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.spans.denoising import Denoising
+from trainers.objectives.spans.span_corruption import SpanCorruption
 from trainers.rows.batch import Frame
 
 MODES = [SPECIAL_IDS[f"<reserved_{number}>"] for number in range(3)]

@@ -36,7 +36,7 @@ from trainers.engine.forward import Forward, tensors
 from trainers.models import build_model
 from trainers.objectives.mixture import MixturePart, ObjectiveMixture
 from trainers.objectives.multitask import Multitask
-from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.spans.span_corruption import SpanCorruption
 from trainers.recipes import RECIPES
 from trainers.rows.batch import IGNORED, PADDING
 from trainers.runs.resolve import resolve

@@ -16,11 +16,11 @@ from trainers.config.pretraining import Data, Pretraining
 from trainers.data.packed_corpus import corpus_of, training_data
 from trainers.data.sequence_documents import ids_of
 from trainers.objectives.causal import Causal
-from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.mixture import MixturePart, ObjectiveMixture
 from trainers.objectives.prefix_lm import PrefixLM
-from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.spans.denoising import Denoising
+from trainers.objectives.spans.span_corruption import SpanCorruption
 from trainers.rows.batch import IGNORED, PADDING
 
 BOS = SPECIAL_IDS["<bos>"]

@@ -11,7 +11,7 @@ from tests.trainers.studies.study_files import opened
 from trainers.data.packed_corpus import stream_length
 from trainers.objectives.causal import Causal
 from trainers.objectives.prefix_lm import PrefixLM
-from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.spans.span_corruption import SpanCorruption
 from trainers.runs.resolve import resolve
 from trainers.studies.planning.plan_study import plan_study
 

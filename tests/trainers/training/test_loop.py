@@ -20,7 +20,7 @@ from trainers.config.pretraining import Data, LengthPhase, Validation
 from trainers.data.packed_corpus import open_corpus
 from trainers.evaluation.evaluate import evaluate
 from trainers.inference.model_export import load_trained
-from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.spans.span_corruption import SpanCorruption
 from trainers.recipes import RECIPES, llama_tiny
 from trainers.runs import checkpoint
 from trainers.runs.resolve import resolve

@@ -11,14 +11,14 @@ from trainers.config.architecture import ARCHITECTURES, Model, fill
 from trainers.config.pretraining import Data
 from trainers.data.packed_corpus import corpus_of, stream_length, training_data, validation_data
 from trainers.data.sequence_documents import ids_of
-from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.multitask import Multitask
 from trainers.objectives.prefix_lm import PrefixLM
-from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.sentences.gap_sentences import GapSentences
-from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.spans.denoising import Denoising
+from trainers.objectives.spans.salient_spans import SalientSpans
+from trainers.objectives.spans.span_corruption import SpanCorruption
 from trainers.objectives.translation_lm import TranslationLM
 from trainers.recipes import RECIPES
 from trainers.rows.batch import IGNORED

@@ -26,15 +26,15 @@ from tests.trainers.objectives.packed import (
     random_rows,
 )
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.prefix_lm import PrefixLM
-from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.sentences.gap_sentences import GapSentences
 from trainers.objectives.shared.pairs import Pairs, decoder_rows, documents_of, encoder_decoder_rows
 from trainers.objectives.shared.ragged import Ragged
-from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.spans.denoising import Denoising
+from trainers.objectives.spans.salient_spans import SalientSpans
+from trainers.objectives.spans.span_corruption import SpanCorruption
 from trainers.rows.batch import IGNORED, PADDING
 
 texts = st.lists(

@@ -17,7 +17,7 @@ from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.sentences.quick_thought import QuickThought
 from trainers.objectives.sentences.simcse import SimCSE
 from trainers.objectives.sentences.skip_thought import SkipThought
-from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.spans.span_corruption import SpanCorruption
 from trainers.recipes import RECIPES
 from trainers.runs.resolve import resolve
 

@@ -40,8 +40,8 @@ from trainers.engine.losses import losses_of
 from trainers.models import build_model
 from trainers.objectives.masked import Masked
 from trainers.objectives.mixture import MixturePart, ObjectiveMixture
-from trainers.objectives.salient_spans import SalientSpans
-from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.spans.salient_spans import SalientSpans
+from trainers.objectives.spans.span_corruption import SpanCorruption
 from trainers.recipes import RECIPES
 from trainers.rows.batch import IGNORED, PADDING
 from trainers.runs.resolve import resolve

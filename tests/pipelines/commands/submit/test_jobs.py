@@ -17,13 +17,13 @@ import pytest
 from gristmill.errors import ConflictError, UserError
 from gristmill.host import Host
 from pipelines.building.build_metrics import METRICS
-from pipelines.commands import jobs
-from pipelines.commands.submission import Upload, Work
+from pipelines.commands.submit import jobs
+from pipelines.commands.submit.submission import Upload, Work
 from tests.canaries import add_signed_source, places, secrets, signed_pages
 from tests.conftest import write_corpus_file, write_sources
 from tests.scraping import OF_NODES, Watch, check_labels, scrape
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 WORK = Work(("python", "x.py"), "x", "words", "key", None)
 LAUNCH = jobs.Launch("/opt/python", None, {})
 

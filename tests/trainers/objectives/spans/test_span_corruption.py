@@ -26,7 +26,7 @@ from tests.trainers.objectives.packed import (
 )
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.objectives.shared.pairs import documents_of, encoder_decoder_rows
-from trainers.objectives.span_corruption import SpanCorruption, amounts, noise_spans
+from trainers.objectives.spans.span_corruption import SpanCorruption, amounts, noise_spans
 
 ORIGINAL = " ".join(SENTENCE)
 IID = "for inviting last"

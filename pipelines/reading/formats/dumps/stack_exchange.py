@@ -21,7 +21,7 @@ from gristmill.errors import StorageError
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.reasons import BrokenInput
 from pipelines.reading.entries.records import Bad, RawRecord
-from pipelines.reading.formats.xml_stream import XmlStream
+from pipelines.reading.formats.dumps.xml_stream import XmlStream
 from pipelines.reading.sources.source import Source
 
 _HELD_BYTES = 64 << 20  # rows held in memory before they are written as a sorted run

@@ -79,7 +79,7 @@ def submit_command(options: argparse.Namespace) -> int:
     """Submit a job or attach to one. Print its id, or with --follow its log. Return the exit status for the
     shell.
     """
-    from pipelines.commands import jobs, submission
+    from pipelines.commands.submit import jobs, submission
 
     if options.retries and not options.follow:
         raise UserError("--retries: needs --follow: Ray runs a job once, so it is this command that tries again")
@@ -131,8 +131,8 @@ def _write_log(text: str) -> None:
 def show_jobs(options: argparse.Namespace) -> int:
     """List jobs, show one, print or follow its log, or stop it. Return the exit status for the shell."""
     from gristmill.terminal import printable
-    from pipelines.commands import jobs
-    from pipelines.commands.submission import check_address
+    from pipelines.commands.submit import jobs
+    from pipelines.commands.submit.submission import check_address
 
     client = jobs.connect(check_address(options.address, os.environ))
     if options.action == "list":

@@ -23,8 +23,14 @@ from tests.trainers.objectives.packed import (
     packed,
     random_rows,
 )
-from trainers.objectives.denoising import Denoising, delete_tokens, infill_spans, rotate_documents, shuffle_sentences
 from trainers.objectives.shared.ragged import Ragged
+from trainers.objectives.spans.denoising import (
+    Denoising,
+    delete_tokens,
+    infill_spans,
+    rotate_documents,
+    shuffle_sentences,
+)
 from trainers.rows.batch import PADDING
 
 NOTHING = {"infilling": 0.0, "permute_sentences": False}

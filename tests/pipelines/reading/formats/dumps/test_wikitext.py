@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.reading.formats.wikitext import plain_text
+from pipelines.reading.formats.dumps.wikitext import plain_text
 
 CASES = {
     "bold and italic": ("'''Bold''' and ''italic'', '''''both''''', l''''homme'''", "Bold and italic, both, l'homme"),

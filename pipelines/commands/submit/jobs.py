@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from gristmill.errors import ConflictError, UserError
 from gristmill.host import host
 from gristmill.libraries.advisories import refuse_known
-from pipelines.commands.submission import Upload, Work
+from pipelines.commands.submit.submission import Upload, Work
 
 ACTIVE = ("PENDING", "RUNNING")
 _SILENCE_SECONDS = 300.0  # without an answer, then give up: a restarted head or a broken tunnel is back within minutes

@@ -13,7 +13,7 @@ from lxml import html as lxml_html
 from gristmill.errors import StorageError
 from pipelines.planning.source_check import check_sample
 from pipelines.reading.entries.listing import list_files
-from pipelines.reading.formats import stack_exchange
+from pipelines.reading.formats.dumps import stack_exchange
 from pipelines.reading.sources.source import Source
 
 
@@ -105,7 +105,7 @@ def test_runs_on_disk_give_what_memory_gives(read: Callable, monkeypatch: pytest
     whole = read("Posts.xml", posts(*rows), format="stack_exchange")
     monkeypatch.setattr(stack_exchange, "_HELD_BYTES", 5000)
     monkeypatch.setattr(stack_exchange, "_READ_BYTES", 100)
-    monkeypatch.setattr("pipelines.reading.formats.xml_stream.CHUNK_BYTES", 999)
+    monkeypatch.setattr("pipelines.reading.formats.dumps.xml_stream.CHUNK_BYTES", 999)
     assert read("Posts.xml", posts(*rows), format="stack_exchange") == whole
     assert len(whole.texts) == 399
     assert sum(text.count("A: answer") for text in whole.texts) + len(whole.bad) == 1600

@@ -6,8 +6,8 @@ from urllib.parse import quote
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.reasons import BrokenInput
 from pipelines.reading.entries.records import Bad, TextRecord, to_json
-from pipelines.reading.formats.wikitext import plain_text
-from pipelines.reading.formats.xml_stream import XmlStream
+from pipelines.reading.formats.dumps.wikitext import plain_text
+from pipelines.reading.formats.dumps.xml_stream import XmlStream
 from pipelines.reading.sources.source import Source
 
 _ARTICLES, _FILES, _CATEGORIES = "0", "6", "14"
@@ -21,7 +21,7 @@ _URL_SAFE = ":/@!$*(),;'"  # characters that MediaWiki does not escape in the UR
 
 def read_mediawiki(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield one record per page: the plain text of its last revision in the dump (see
-    `pipelines.reading.formats.wikitext`).
+    `pipelines.reading.formats.dumps.wikitext`).
 
     Redirects are set aside as `redirect`, pages outside the article namespace as `not_article`, and pages in
     another markup as `not_wikitext`. The URL is built from the dump's `base` and the title. `meta` holds the

@@ -8,10 +8,10 @@ import pytest
 
 from gristmill.errors import ConfigError, UserError
 from pipelines.__main__ import main, parser
-from pipelines.commands import submission
-from pipelines.commands.submission import Work, check_address, check_uploaded, collect, describe, environment
+from pipelines.commands.submit import submission
+from pipelines.commands.submit.submission import Work, check_address, check_uploaded, collect, describe, environment
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 SECRET = "swordfish-canary"
 
 
@@ -314,5 +314,5 @@ def test_refusing_needs_no_ray():
         "import sys; from pipelines.__main__ import main\n"
         "assert main(['submit', '--', 'bash', 'x']) == 2\nassert 'ray' not in sys.modules"
     )
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True)

@@ -1,0 +1,1 @@
+"""Objectives that replace spans of tokens, for encoder-decoders."""
