@@ -16,6 +16,7 @@ from pipelines.contracts.edits import EDITS
 from pipelines.contracts.lineage import Corpus, PublishedStep, select_rows
 from pipelines.contracts.parts import Annotation, Part
 from pipelines.contracts.reads import EDITED_TEXT, TEXT
+from pipelines.stages.pii.personal_fields import replace_texts, texts_in
 from pipelines.stages.pii.pii import Pii
 from pipelines.stages.pii.recognizers import LEVELS, PATTERN_ENTITIES
 
@@ -37,12 +38,22 @@ def redact_texts(corpus: Corpus, part: Part, values: list[str], *, names: bool =
     return values
 
 
-def redact_row(corpus: Corpus, part: Part, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `row`, which maps columns of one document of `part` to their values, with the strings redacted
-    by `redact_texts`. The column DROP, which names the rule that dropped the document, is not redacted.
+def redact_values(corpus: Corpus, part: Part, values: list[Any], *, numbers: bool = False) -> list[Any]:
+    """Return `values` with all strings in them redacted by `redact_texts`, also those in lists, tuples and
+    dictionaries, the keys included. With `numbers`, integers of six or more digits are redacted too.
     """
-    texts = {name: value for name, value in row.items() if isinstance(value, str) and name != DROP}
-    return {**row, **dict(zip(texts, redact_texts(corpus, part, list(texts.values())), strict=True))}
+    texts = list(dict.fromkeys(texts_in(values, numbers)))
+    redacted: list[Any] = replace_texts(values, dict(zip(texts, redact_texts(corpus, part, texts), strict=True)))
+    return redacted
+
+
+def redact_row(corpus: Corpus, part: Part, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `row`, which maps columns of one document of `part` to their values, with the values redacted by
+    `redact_values`. The column DROP, which names the rule that dropped the document, is not redacted.
+    """
+    names = [name for name in row if name != DROP]
+    shown = redact_values(corpus, part, [row[name] for name in names])
+    return {**row, **dict(zip(names, shown, strict=True))}
 
 
 def pii_steps(corpus: Corpus, part: Part) -> list[tuple[int, PublishedStep]]:
