@@ -54,7 +54,7 @@ WEB: list[dict[str, object]] = [
         "text": MAILED,
         "author": "Jane <jane.roe@example.org>",
         "url": "https://A.com/u/jane.roe@example.org",
-        "seen": ["at noon\n4012888888881881", {"jane.roe@example.org": 1}],
+        "seen": ["at noon\n4012888888881881", {"jane.roe@example.org": 1}, "https://a.com/?by=jane.roe%40example.org"],
     },
     {"text": "A copy of a copy."},
     {"text": "A copy of a copy."},
@@ -142,7 +142,7 @@ def test_edits_are_listed_and_applied(capsys: pytest.CaptureFixture[str], corpus
     assert "bytes 18 to 38: '<EMAIL_ADDRESS>'" in out
     assert re.search(r"meta\.author +Jane <<EMAIL_ADDRESS>>", out)
     assert re.search(r"pii_email_address +2\n", out)
-    assert re.search(r"url_normal +https://<EMAIL_ADDRESS>\n", out)
+    assert re.search(r"url_normal +https://a.com/u/<EMAIL_ADDRESS>\n", out)
     raw = story(capsys, corpus, 1, raw=True)
     assert f"  | {MAILED}" in raw
     assert "'jane.roe@example.org' -> '<EMAIL_ADDRESS>'" in raw
@@ -151,7 +151,7 @@ def test_edits_are_listed_and_applied(capsys: pytest.CaptureFixture[str], corpus
 
 def test_personal_data_inside_values_is_hidden(capsys: pytest.CaptureFixture[str], corpus: Path) -> None:
     shown = {
-        "meta.seen": '["at noon\\n<CREDIT_CARD>", {"<EMAIL_ADDRESS>": 1}]',
+        "meta.seen": r'["at noon\n<CREDIT_CARD>", {"<EMAIL_ADDRESS>": 1}, "https://a.com/?by=<EMAIL_ADDRESS>"]',
         "mentions": "2 values: <EMAIL_ADDRESS>, joe",
         "first_mention": "by: <EMAIL_ADDRESS>, on: -",
         "by_name": "1 values: ('<EMAIL_ADDRESS>', '<EMAIL_ADDRESS>')",
