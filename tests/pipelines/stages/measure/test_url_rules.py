@@ -57,6 +57,7 @@ def listed(tmp_path, name, *lines):
         ("http://e.org/.a/b..", "http://e.org/.a/b.."),
         # what comes on top
         ("http://user:secret@e.org/", "http://e.org/"),
+        ("http://user:sec@ret@e[.org:x/a@b?c#d", "http://e[.org:x/a@b?c"),
         ("http://e.org./a#b?c", "http://e.org/a"),
         ("http://bücher.example/straße?q=ü", "http://xn--bcher-kva.example/stra%C3%9Fe?q=%C3%BC"),
         ("http://e.org/?b=2&a=2&&a=1&c", "http://e.org/?a=2&a=1&b=2&c"),
