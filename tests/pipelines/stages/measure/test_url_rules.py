@@ -169,7 +169,10 @@ def test_lists_in_the_layout_of_ut1(tmp_path):
     assert not any("usage" in name for name in stage.depends())
 
 
-@pytest.mark.parametrize("entry", ["0.0.0.0 bad.example", "||bad.example^", "bad.example,1", "/path", "mailto:x@y.z"])
+@pytest.mark.parametrize(
+    "entry",
+    ["0.0.0.0 bad.example", "||bad.example^", "bad.example,1", "/path", "mailto:x@y.z", "www", "*.www.", "www./x"],
+)
 def test_lines_of_other_formats_are_refused(tmp_path, entry):
     path = listed(tmp_path, "list", "good.example", entry)
     with pytest.raises(UserError, match="list:2: neither a domain nor a URL") as error:
