@@ -13,7 +13,7 @@ from gristmill.errors import UserError
 from gristmill.storage.location import Location
 from gristmill.terminal import printable
 from pipelines.contracts.columns import DROP
-from pipelines.contracts.contamination.found_items import STAGE, evidence_column
+from pipelines.contracts.contamination.found_items import STAGE, evidence_column, items_of_texts
 from pipelines.contracts.lineage import Corpus, PublishedStep, open_corpus
 
 
@@ -24,8 +24,9 @@ def write_contamination_report(corpus: Location, output: Location) -> None:
     Each line has the `step` that found the match, the `item`, its `field` (`prompt` or `answer`), the `score`
     (the share of the field's words that the document contains), the printed id of the `document`, and the
     `start` and `end` of the match in UTF-8 bytes of the text that was searched. `drop` is the rule that
-    dropped the document, or null. If the source gives a split, the line also has the document's `split`. The
-    lines contain no text of documents or items.
+    dropped the document, or null. If the source gives a split, the line also has the document's `split`. A
+    match of a text that several items share has a line for each of them. The lines contain no text of
+    documents or items.
 
     Raises UserError for a corpus without a decontaminate step, and for an output that already exists.
     """
@@ -58,6 +59,7 @@ def write_contamination_report(corpus: Location, output: Location) -> None:
 def _contaminated_documents(
     corpus: Corpus, steps: Sequence[PublishedStep]
 ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    items = {step.name: items_of_texts(step) for step in steps}
     for part in corpus.parts():
         searched = {annotation.step for annotation in part.annotations}
         columns = {step.name: evidence_column(step) for step in steps if step.name in searched}
@@ -68,7 +70,11 @@ def _contaminated_documents(
         for step, column in columns.items():
             rows = pc.indices_nonzero(pc.greater(pc.list_value_length(table[column]), 0))
             for row, matches in zip(rows.to_pylist(), table[column].take(rows).to_pylist(), strict=True):
-                found.setdefault(row, []).extend({"step": step, **match} for match in matches)
+                found.setdefault(row, []).extend(
+                    {"step": step, **match, "item": item}
+                    for match in matches
+                    for item in items[step].get((match["item"], match["field"]), [match["item"]])
+                )
         names, splits = (corpus.printed_ids(part), part.splits()) if found else ([], None)
         for row, matches in sorted(found.items()):
             split = {} if splits is None else {"split": splits[row].as_py()}

@@ -18,8 +18,8 @@ class DocumentHistory:
     """The history of one record of a source. `id` is its printed id, `source/path#record`. `reason` is the
     rule that dropped the record, or the reason why it was quarantined; None if it is kept. `steps` maps the
     name of each step to the columns that it wrote, with their values, but without edits. `text` is the edited
-    text, or None if the record was quarantined. In `text` and in string columns, personal data that the
-    source's pii steps find is redacted.
+    text, or None if the record was quarantined. In `text` and in the strings of columns, also those in lists,
+    structs and maps, personal data that the source's pii steps find is redacted.
     """
 
     id: str
@@ -47,8 +47,8 @@ def document_history(corpus: Corpus, identifier: str) -> DocumentHistory:
 
 def written_values(corpus: Corpus, part: Part, annotation: Annotation, *, raw: bool = False) -> dict[str, Any]:
     """Return the values that a step wrote for one document, by column and without edits. `part` must contain
-    only this document, and the table of `annotation` must be in memory. Unless `raw`, personal data in string
-    columns other than `drop` is redacted.
+    only this document, and the table of `annotation` must be in memory. Unless `raw`, personal data in the
+    strings of columns other than `drop` is redacted.
     """
     assert annotation.table is not None
     row = annotation.table.to_pylist()[0]

@@ -25,7 +25,13 @@ from pipelines.contracts.lineage import Corpus, Located, Origin, PublishedStep, 
 from pipelines.contracts.parts import Part
 from pipelines.explore.document_history import written_values
 from pipelines.stages.decide.rules import Bound
-from pipelines.stages.pii.display_redaction import pii_steps, redact_row, redact_texts, without_personal_data
+from pipelines.stages.pii.display_redaction import (
+    pii_steps,
+    redact_row,
+    redact_texts,
+    redact_values,
+    without_personal_data,
+)
 
 _DOCUMENT = (4000, 80)  # characters and lines shown of a document
 _EXCERPT = (600, 10)  # characters and lines shown of a sample
@@ -126,13 +132,12 @@ def _show_origin(page: Page, corpus: Corpus, found: Origin, fields: Sequence[tup
 
 def _origin_fields(corpus: Corpus, part: Part, raw: bool) -> list[tuple[str, str]]:
     row = part.table(("url", "meta")).to_pylist()[0]
-    fields = [] if row["url"] is None else [("url", row["url"])]
-    if row["meta"] is not None:
-        for name, value in json.loads(row["meta"]).items():
-            fields.append((f"meta.{name}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
-    words = [word for pair in fields for word in pair]
-    shown = words if raw else redact_texts(corpus, part, words)
-    return list(zip(shown[::2], shown[1::2], strict=True))
+    values = [row["url"], json.loads(row["meta"] or "{}")]
+    url, meta = values if raw else redact_values(corpus, part, values, numbers=True)
+    fields = [] if url is None else [("url", url)]
+    for name, value in meta.items():
+        fields.append((f"meta.{name}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+    return fields
 
 
 def _view_name(corpus: Corpus, part: Part) -> str:
@@ -189,8 +194,10 @@ def _format_value(corpus: Corpus | None, name: str, value: Any) -> str:
     if isinstance(value, list):
         shown = [_format_value(corpus, name, entry) if isinstance(entry, bytes) else str(entry) for entry in value[:5]]
         return f"{len(value):,} values: {', '.join(shown)}{', ...' if len(value) > 5 else ''}"
-    if isinstance(value, Mapping):  # contributions, the largest first
-        ordered = sorted(value.items(), key=lambda entry: -abs(entry[1]))
+    if isinstance(value, Mapping):
+        if not all(isinstance(entry, int | float) for entry in value.values()):
+            return ", ".join(f"{key}: {_format_value(corpus, key, entry)}" for key, entry in value.items())
+        ordered = sorted(value.items(), key=lambda entry: -abs(entry[1]))  # contributions, the largest first
         return ", ".join(f"{key} {number:+.3g}" for key, number in ordered)
     return str(value)
 

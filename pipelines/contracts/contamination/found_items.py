@@ -87,6 +87,16 @@ def evidence_column(step: PublishedStep) -> str:
     return next(name for name in step.manifest.schema if name.endswith(COLUMN))
 
 
+def items_of_texts(step: PublishedStep) -> dict[tuple[str, str], list[str]]:
+    """Map each text that a step searched for, as (item, field) of SPAN, to all items that have this text in
+    that field.
+    """
+    items: dict[tuple[str, str], dict[str, None]] = {}
+    for row in _texts_of_items(step):
+        items.setdefault((row["found_as"], row["field"]), {})[row["item"]] = None
+    return {text: list(names) for text, names in items.items()}
+
+
 def _found(part: Part, steps: Sequence[PublishedStep], best: dict[str, float]) -> dict[str, set[int]]:
     """Map the key of each text to the rows of the kept training documents in which it occurs, not counting
     redacted occurrences. Also update `best`, which maps each key to its highest score so far.
@@ -126,8 +136,13 @@ def _redacts_at(step: PublishedStep) -> float:
 def _searched(step: PublishedStep) -> dict[str, list[str]]:
     """Map each item that a step searched for to the keys (see `_key`) under which its texts are found."""
     found_as: dict[str, list[str]] = {}
+    for row in _texts_of_items(step):
+        found_as.setdefault(row["item"], []).append(_key(row["found_as"], row["field"]))
+    return found_as
+
+
+def _texts_of_items(step: PublishedStep) -> Iterator[dict[str, str]]:
+    """Yield the rows of a step's table ITEMS."""
     for record in step.manifest.files:
         if record.path == ITEMS_FILE:
-            for row in read_table(step.directory, record, ITEMS.names, schema_facts(ITEMS)).to_pylist():
-                found_as.setdefault(row["item"], []).append(_key(row["found_as"], row["field"]))
-    return found_as
+            yield from read_table(step.directory, record, ITEMS.names, schema_facts(ITEMS)).to_pylist()

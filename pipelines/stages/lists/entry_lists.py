@@ -120,7 +120,7 @@ def _parse_host(line: str) -> bytes | None:
     if set("/?#@ ").intersection(name) or (":" in name and not (name.startswith("[") and name.endswith("]"))):
         return None
     host = normalise_url(name).host
-    return _digest(host) if host is not None and _HOST.fullmatch(host) else None
+    return _digest(host) if host is not None and host != "www" and _HOST.fullmatch(host) else None
 
 
 def _parse_hash(line: str) -> bytes | None:

@@ -123,17 +123,17 @@ def _digest(key: str) -> bytes:
 
 def load_block_lists(paths: Sequence[str]) -> BlockList:
     """Return the block-list with the entries of all files. Raises UserError for a line that is neither a
-    domain nor a URL.
+    domain nor a URL, such as `www.` without a domain.
     """
     digests, depth = bytearray(), -1
     for file in (file for path in paths for file in list_files(path)):
         for number, entry in _entries(file):
-            if _NAME.fullmatch(entry):
+            if _NAME.fullmatch(entry) and entry != b"www":
                 digests += xxhash.xxh3_128_digest(entry)
                 continue
             text = entry.decode("utf-8", "replace").removeprefix("*.").removeprefix(".")
             url = normalise_url(text)
-            if url.host is None or not _HOST.fullmatch(url.host):
+            if url.host is None or url.host == "www" or not _HOST.fullmatch(url.host):
                 raise UserError(f"{file}:{number}: neither a domain nor a URL; expected one per line and nothing else")
             if url.path != "/" or url.query or "/" in (text.partition("://")[2] or text):
                 key = _page(url, url.host)

@@ -70,10 +70,12 @@ def normalise_url(url: str) -> Url:
     scheme = (match[1] or "http").lower() if match is not None else "http"
     rest = _REST.match(url, match.end() if match is not None else 0)
     assert rest is not None
-    authority = _AUTHORITY.fullmatch(rest[1].rpartition("@")[2])
+    without_user = rest[1].rpartition("@")[2]
+    authority = _AUTHORITY.fullmatch(without_user)
     host = _host(authority[1]) if authority is not None else None
     if authority is None or host is None:
-        return Url(scheme, None, "", "//" + _normalise_escapes(rest[0]).replace("%5B", "[").replace("%5D", "]"), "")
+        whole = _normalise_escapes(without_user + rest[0][len(rest[1]) :])
+        return Url(scheme, None, "", "//" + whole.replace("%5B", "[").replace("%5D", "]"), "")
     port = (authority[2] or "").lstrip("0")
     path = _remove_dot_segments(_normalise_escapes(rest[2]))
     return Url(scheme, host, "" if port == _PORTS.get(scheme) else port, path, _query(rest[3] or ""))

@@ -77,6 +77,7 @@ class UrlRules(PartStage):
     soft_words: tuple[str, ...] = ()
     """Files with one word per line."""
 
+    version: ClassVar[int] = 2
     paths: ClassVar[tuple[str, ...]] = _LISTS
 
     def reads(self) -> tuple[Input, ...]:

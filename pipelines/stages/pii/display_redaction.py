@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from gristmill.config import parse
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
-from pipelines.contracts.edits import EDITS
 from pipelines.contracts.lineage import Corpus, PublishedStep, select_rows
-from pipelines.contracts.parts import Annotation, Part
-from pipelines.contracts.reads import EDITED_TEXT, TEXT
+from pipelines.contracts.parts import Part
+from pipelines.contracts.reads import TEXT
+from pipelines.stages.pii.personal_fields import replace_texts, texts_in
 from pipelines.stages.pii.pii import Pii
 from pipelines.stages.pii.recognizers import LEVELS, PATTERN_ENTITIES
 
@@ -27,22 +27,28 @@ def redact_texts(corpus: Corpus, part: Part, values: list[str], *, names: bool =
     """
     values = [value.encode("utf-8", "backslashreplace").decode() for value in values]  # a lone surrogate is no text
     for _, step in pii_steps(corpus, part) if values else ():
-        docs = pa.table(
-            {"id": pa.array([b"\0" * 16] * len(values), pa.binary(16)), "text": pa.array(values, pa.large_string())}
-        )
-        memory = replace(part, rows=len(values), loaded=docs, annotations=())
-        edits = _detect(step, memory, names)
-        annotation = Annotation(step.name, step.directory, None, {EDITS_COLUMN: ""}, pa.table({EDITS_COLUMN: edits}))
-        values = replace(memory, annotations=(annotation,)).table((EDITED_TEXT,))[EDITED_TEXT.name].to_pylist()
+        stage = _with_placeholders(step, names)
+        if stage is not None:
+            values = [value for value, _ in stage.search_values(values, [b"\0" * 16] * len(values))]
     return values
 
 
-def redact_row(corpus: Corpus, part: Part, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `row`, which maps columns of one document of `part` to their values, with the strings redacted
-    by `redact_texts`. The column DROP, which names the rule that dropped the document, is not redacted.
+def redact_values(corpus: Corpus, part: Part, values: list[Any], *, numbers: bool = False) -> list[Any]:
+    """Return `values` with all strings in them redacted by `redact_texts`, also those in lists, tuples and
+    dictionaries, the keys included. With `numbers`, integers of six or more digits are redacted too.
     """
-    texts = {name: value for name, value in row.items() if isinstance(value, str) and name != DROP}
-    return {**row, **dict(zip(texts, redact_texts(corpus, part, list(texts.values())), strict=True))}
+    texts = list(dict.fromkeys(texts_in(values, numbers)))
+    redacted: list[Any] = replace_texts(values, dict(zip(texts, redact_texts(corpus, part, texts), strict=True)))
+    return redacted
+
+
+def redact_row(corpus: Corpus, part: Part, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `row`, which maps columns of one document of `part` to their values, with the values redacted by
+    `redact_values`. The column DROP, which names the rule that dropped the document, is not redacted.
+    """
+    names = [name for name in row if name != DROP]
+    shown = redact_values(corpus, part, [row[name] for name in names])
+    return {**row, **dict(zip(names, shown, strict=True))}
 
 
 def pii_steps(corpus: Corpus, part: Part) -> list[tuple[int, PublishedStep]]:
@@ -58,10 +64,9 @@ def _only_annotates(step: PublishedStep) -> bool:
     return "annotate" in (knobs.get("action"), *knobs.get("actions", {}).values())
 
 
-def _detect(step: PublishedStep, part: Part, names: bool = True) -> pa.Array:
-    """Return edits of the stored text of `part`, one value per row, that put placeholders in place of
-    everything that the pii step `step` finds. With `names` false, no NER model is used. The part must have
-    only the annotations that precede the step.
+def _with_placeholders(step: PublishedStep, names: bool = True) -> Pii | None:
+    """Return the stage of a pii step, changed so that it puts placeholders in place of everything that it
+    finds. With `names` false, it uses no NER model; it is None if the step finds nothing without one.
     """
     knobs = step.manifest.identity["knobs"] | {"action": "placeholder", "actions": {}, "fields": []}
     if not names and knobs.get("ner_model"):
@@ -70,8 +75,16 @@ def _detect(step: PublishedStep, part: Part, names: bool = True) -> pa.Array:
         scores = {each: score for each, score in knobs.get("score_thresholds", {}).items() if each in entities}
         knobs |= {"ner_model": "", "level": "", "entities": entities, "score_thresholds": scores}
         if not entities:
-            return pa.nulls(part.rows, EDITS)
-    stage = parse(Pii, knobs, step.label)
+            return None
+    return parse(Pii, knobs, step.label)
+
+
+def _detect(step: PublishedStep, part: Part) -> pa.Array:
+    """Return edits of the stored text of `part`, one value per row, that put placeholders in place of
+    everything that the pii step `step` finds. The part must have only the annotations that precede the step.
+    """
+    stage = _with_placeholders(step)
+    assert stage is not None
     text = stage.input_text if part.annotations else TEXT
     table = stage.annotate(part.table(("id", text)).rename_columns(["id", stage.text]))
     edits = table[EDITS_COLUMN].combine_chunks()

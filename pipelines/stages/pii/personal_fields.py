@@ -53,9 +53,10 @@ def redact_fields(
     owners: dict[str, bytes] = {}
     for identifier, *values in zip(docs["id"].to_pylist(), *parsed.values(), strict=True):
         for name, value in zip(parsed, values, strict=True):
-            for text in _texts(_select_fields(value, chosen) if name == "meta" else value):
+            for text in texts_in(_select_fields(value, chosen) if name == "meta" else value):
                 owners.setdefault(text, identifier)
-    redacted = dict(zip(owners, search(list(owners), list(owners.values())), strict=True)) if owners else {}
+    found = dict(zip(owners, search(list(owners), list(owners.values())), strict=True)) if owners else {}
+    redacted = {text: other for text, (other, _) in found.items()}
     columns: dict[str, list[str | None]] = {}
     counts: list[Counter[str]] = [Counter() for _ in range(docs.num_rows)]
     for name, values in parsed.items():
@@ -63,13 +64,15 @@ def redact_fields(
         for row, value in enumerate(values):
             new = value
             part = _select_fields(value, chosen) if name == "meta" else value
-            hits = [redacted[text][1] for text in _texts(part) if redacted[text][1]]
+            hits = [found[text][1] for text in texts_in(part) if found[text][1]]
             for each in hits:
                 counts[row].update(each)
             if hits and name == "meta" and "" not in chosen:
-                new = {k: _replace(entry, redacted) if _is_chosen(k, chosen) else entry for k, entry in value.items()}
+                new = {
+                    k: replace_texts(entry, redacted) if _is_chosen(k, chosen) else entry for k, entry in value.items()
+                }
             elif hits:
-                new = _replace(value, redacted)
+                new = replace_texts(value, redacted)
             changed = None if value is None or new == value else new
             column.append(to_json(changed).decode() if name == "meta" and changed is not None else changed)
     return columns, counts
@@ -92,34 +95,37 @@ def _is_chosen(key: str, names: set[str]) -> bool:
     return any(name == key or name.startswith(f"{key}.") for name in names)
 
 
-def _texts(value: Any) -> list[str]:
-    """Return all strings of a JSON value, including field names, and its integers of _MIN_DIGITS or more
-    digits, converted to strings.
+def texts_in(value: Any, numbers: bool = True) -> list[str]:
+    """Return all strings of a value, also those in lists, tuples and dictionaries, the keys included. With
+    `numbers`, its integers of _MIN_DIGITS or more digits are returned too, converted to strings.
     """
     if isinstance(value, str):
         return [_clean(value)]
-    if isinstance(value, int) and not isinstance(value, bool) and len(str(abs(value))) >= _MIN_DIGITS:
+    if numbers and isinstance(value, int) and not isinstance(value, bool) and len(str(abs(value))) >= _MIN_DIGITS:
         return [str(value)]
     if isinstance(value, dict):
-        return [text for pair in value.items() for entry in pair for text in _texts(entry)]
-    if isinstance(value, list):
-        return [text for entry in value for text in _texts(entry)]
+        return [text for pair in value.items() for entry in pair for text in texts_in(entry, numbers)]
+    if isinstance(value, list | tuple):
+        return [text for entry in value for text in texts_in(entry, numbers)]
     return []
 
 
-def _replace(value: Any, redacted: Mapping[str, tuple[str, Mapping[str, int]]]) -> Any:
+def replace_texts(value: Any, redacted: Mapping[str, str]) -> Any:
+    """Return a value with each of its `texts_in` that `redacted` maps to another text replaced by that text.
+    Keys of a dictionary stay distinct.
+    """
     if isinstance(value, dict):
         new: dict[str, Any] = {}
         for name, entry in value.items():
-            other = _replace(name, redacted)
+            other = replace_texts(name, redacted)
             while other in new:
                 other += "'"
-            new[other] = _replace(entry, redacted)
+            new[other] = replace_texts(entry, redacted)
         return new
-    if isinstance(value, list):
-        return [_replace(entry, redacted) for entry in value]
-    for text in _texts(value):
-        return value if redacted[text][0] == text else redacted[text][0]
+    if isinstance(value, list | tuple):
+        return type(value)(replace_texts(entry, redacted) for entry in value)
+    for text in texts_in(value):
+        return value if redacted.get(text, text) == text else redacted[text]
     return value
 
 

@@ -289,7 +289,7 @@ class Pii(ReadsText, PartStage):
         edits, spans, counts = self._search(docs[self.text], docs["id"])
         columns: dict[str, Any] = {}
         if self.fields:
-            columns, more = redact_fields(self.fields, docs, self._search_values)
+            columns, more = redact_fields(self.fields, docs, self.search_values)
             for row, finds in enumerate(more):
                 for entity, number in finds.items():
                     counts[entity][row] += number
@@ -298,7 +298,11 @@ class Pii(ReadsText, PartStage):
         schema = self.writes()
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
-    def _search_values(self, values: Sequence[str], owners: Sequence[bytes]) -> list[tuple[str, Mapping[str, int]]]:
+    def search_values(self, values: Sequence[str], owners: Sequence[bytes]) -> list[tuple[str, Mapping[str, int]]]:
+        """Return each of `values`, short texts of the documents `owners` outside their text, with the finds
+        replaced, and the number of finds by entity. In a value that is a URL, an e-mail address is found
+        also after a path and with `%40` for `@`.
+        """
         urls = {row for row, value in enumerate(values) if is_url(value)}
         searched = [decode_at(value) if row in urls else value for row, value in enumerate(values)]
         texts = pa.chunked_array([pa.array(searched, pa.large_string())])

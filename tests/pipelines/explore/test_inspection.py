@@ -2,9 +2,11 @@
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 
 from gristmill.console import Page
@@ -13,6 +15,8 @@ from gristmill.terminal import printable
 from pipelines.__main__ import main
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
+from pipelines.contracts.reads import TEXT, Input
+from pipelines.contracts.stage import PartStage
 from pipelines.explore.inspect_cluster import _show_differences, show_cluster
 from pipelines.explore.inspect_document import show_document, show_rule
 from pipelines.planning.corpus import CorpusConfig, StepConfig, load_corpus_config
@@ -46,13 +50,37 @@ WEB: list[dict[str, object]] = [
         "size": 12345678901234567890,
         "half": "\ud800",
     },
-    {"text": MAILED, "author": "Jane <jane.roe@example.org>", "url": "https://A.com/u/jane.roe@example.org"},
+    {
+        "text": MAILED,
+        "author": "Jane <jane.roe@example.org>",
+        "url": "https://A.com/u/jane.roe@example.org",
+        "seen": ["at noon\n4012888888881881", {"jane.roe@example.org": 1}, "https://a.com/?by=jane.roe%40example.org"],
+    },
     {"text": "A copy of a copy."},
     {"text": "A copy of a copy."},
     {"text": f"Spam from spammer@example.net. {'x' * 9000}", "url": "spam", "author": "spammer@example.net"},
     {"text": "line\n" * 500},
     *({"text": f"More spam, number {i}", "url": "spam"} for i in range(20)),
 ]
+
+
+@dataclass(frozen=True)
+class Mentions(PartStage):
+    """A stage that writes columns of strings inside lists, structs and maps."""
+
+    version: ClassVar[int] = 1
+
+    def reads(self) -> tuple[Input, ...]:
+        return (TEXT,)
+
+    def writes(self) -> pa.Schema:
+        struct, mapping = pa.struct([("by", pa.string()), ("on", pa.int64())]), pa.map_(pa.string(), pa.string())
+        return pa.schema([("mentions", pa.list_(pa.string())), ("first_mention", struct), ("by_name", mapping)])
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        mail = "jane.roe@example.org"
+        row = {"mentions": [mail, "joe"], "first_mention": {"by": mail, "on": None}, "by_name": [(mail, mail)]}
+        return pa.Table.from_pylist([row] * docs.num_rows, self.writes())
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +100,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
         StepConfig("filter", Filter((Rule(signal="url", none_of=("spam",), name="spam"),)), "filter"),
         StepConfig("text_hash", TextHash(normalisation="none"), "text_hash"),
         StepConfig("dedup_exact", DedupExact(), "dedup_exact"),
-        StepConfig("pii", Pii(entities=("EMAIL_ADDRESS",)), "pii", ("web",), where="filter"),
+        StepConfig("mentions", Mentions(), "mentions", ("web",)),
+        StepConfig("pii", Pii(entities=("EMAIL_ADDRESS", "CREDIT_CARD")), "pii", ("web",), where="filter"),
     )
     config = CorpusConfig("seen", str(root / "out"), sources, steps)
     build(make_plan(config, take_inventory(sources, root / "out")), LocalCluster(), lambda line: None)
@@ -113,11 +142,24 @@ def test_edits_are_listed_and_applied(capsys: pytest.CaptureFixture[str], corpus
     assert "bytes 18 to 38: '<EMAIL_ADDRESS>'" in out
     assert re.search(r"meta\.author +Jane <<EMAIL_ADDRESS>>", out)
     assert re.search(r"pii_email_address +2\n", out)
-    assert re.search(r"url_normal +https://<EMAIL_ADDRESS>\n", out)
+    assert re.search(r"url_normal +https://a.com/u/<EMAIL_ADDRESS>\n", out)
     raw = story(capsys, corpus, 1, raw=True)
     assert f"  | {MAILED}" in raw
     assert "'jane.roe@example.org' -> '<EMAIL_ADDRESS>'" in raw
     assert "Jane <jane.roe@example.org>" in raw
+
+
+def test_personal_data_inside_values_is_hidden(capsys: pytest.CaptureFixture[str], corpus: Path) -> None:
+    shown = {
+        "meta.seen": r'["at noon\n<CREDIT_CARD>", {"<EMAIL_ADDRESS>": 1}, "https://a.com/?by=<EMAIL_ADDRESS>"]',
+        "mentions": "2 values: <EMAIL_ADDRESS>, joe",
+        "first_mention": "by: <EMAIL_ADDRESS>, on: -",
+        "by_name": "1 values: ('<EMAIL_ADDRESS>', '<EMAIL_ADDRESS>')",
+    }
+    out = story(capsys, corpus, 1)
+    for name, value in shown.items():
+        assert re.search(rf"\n +{name} +{re.escape(value)}\n", out)
+    assert re.search(r"\n +first_mention +by: jane.roe@example.org, on: -\n", story(capsys, corpus, 1, raw=True))
 
 
 def test_a_dropped_document_says_why_and_shows_no_personal_data(

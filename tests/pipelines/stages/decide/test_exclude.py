@@ -160,6 +160,7 @@ def test_a_list_that_changes_after_the_plan_stops_the_build(corpus, tmp_path):
         ),
         ("host", "example.org/a", "expected a host"),
         ("host", "example.org:80", "expected a host"),
+        ("host", "www.", "expected a host"),
         ("host", "two words", "expected a host"),
         ("url", "example.org/a", "expected a URL with its scheme"),
         ("url", "mailto:jane@example.org", "expected a URL"),

@@ -314,7 +314,7 @@ def test_a_build_filters_what_is_contaminated_and_every_step_exports_what_it_fou
     from pipelines.planning.inventory import take_inventory
     from pipelines.planning.plan import make_plan
 
-    (tmp_path / "items.jsonl").write_text(json.dumps({"question": paragraph(3)[100:400]}) + "\n")
+    (tmp_path / "items.jsonl").write_text((json.dumps({"question": paragraph(3)[100:400]}) + "\n") * 2)
     text = corpus_file.read_text().partition("  - quality_signals")[0]
     sets = f"sets: [{{name: quiz, file: {tmp_path}/items.jsonl, prompts: [question]}}]"
     edited = f"{{text: edited_text, prefix: edited_, {sets}}}\n    name: again"
@@ -335,12 +335,12 @@ def test_a_build_filters_what_is_contaminated_and_every_step_exports_what_it_fou
     evidence = tmp_path / "evidence.jsonl"
     assert main(["inspect", str(config.place), "--contamination", str(evidence)]) == 0
     shown = capsys.readouterr().out
-    assert "1 of 1 items found by decontaminate\n" in shown
-    assert "1 of 1 items found by again\n" in shown
-    assert "2 matches in 1 documents" in shown
+    assert "2 of 2 items found by decontaminate\n" in shown
+    assert "2 of 2 items found by again\n" in shown
+    assert "4 matches in 1 documents" in shown
     places = [json.loads(line) for line in evidence.read_text().splitlines()]
     assert [(p["step"], p["document"], p["item"], p["field"]) for p in places] == [
-        (step, "web/1.jsonl#1", "quiz#0", "prompt") for step in ("decontaminate", "again")
+        (step, "web/1.jsonl#1", item, "prompt") for step in ("decontaminate", "again") for item in ("quiz#0", "quiz#1")
     ]
     assert places[0]["drop"] == next(iter(rows[0]["dropped"]))
     stored = paragraph(3).encode()[places[0]["start"] : places[0]["end"]].decode()
@@ -348,5 +348,5 @@ def test_a_build_filters_what_is_contaminated_and_every_step_exports_what_it_fou
     assert main(["inspect", str(config.place), "--contamination", str(evidence)]) == 2
     assert ": exists; name another file" in capsys.readouterr().err
     report = json.loads((config.place / "report.json").read_text())
-    assert report["evaluation_sets"][0] | {"items": 1, "items_found": 1} == report["evaluation_sets"][0]
+    assert report["evaluation_sets"][0] | {"items": 2, "items_found": 2} == report["evaluation_sets"][0]
     assert "<td>quiz</td>" in (config.place / "report.html").read_text()

@@ -57,6 +57,7 @@ def listed(tmp_path, name, *lines):
         ("http://e.org/.a/b..", "http://e.org/.a/b.."),
         # what comes on top
         ("http://user:secret@e.org/", "http://e.org/"),
+        ("http://user:sec@ret@e[.org:x/a@b?c#d", "http://e[.org:x/a@b?c"),
         ("http://e.org./a#b?c", "http://e.org/a"),
         ("http://bücher.example/straße?q=ü", "http://xn--bcher-kva.example/stra%C3%9Fe?q=%C3%BC"),
         ("http://e.org/?b=2&a=2&&a=1&c", "http://e.org/?a=2&a=1&b=2&c"),
@@ -168,7 +169,10 @@ def test_lists_in_the_layout_of_ut1(tmp_path):
     assert not any("usage" in name for name in stage.depends())
 
 
-@pytest.mark.parametrize("entry", ["0.0.0.0 bad.example", "||bad.example^", "bad.example,1", "/path", "mailto:x@y.z"])
+@pytest.mark.parametrize(
+    "entry",
+    ["0.0.0.0 bad.example", "||bad.example^", "bad.example,1", "/path", "mailto:x@y.z", "www", "*.www.", "www./x"],
+)
 def test_lines_of_other_formats_are_refused(tmp_path, entry):
     path = listed(tmp_path, "list", "good.example", entry)
     with pytest.raises(UserError, match="list:2: neither a domain nor a URL") as error:
