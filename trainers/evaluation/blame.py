@@ -46,8 +46,8 @@ class Blamed:
 
 @dataclass(frozen=True)
 class History:
-    """The history of a document: its id as shown to users, its URL, and what each step of the build did to
-    it.
+    """The history of a document: its id as shown to users, its URL as pii steps redacted it, and what each
+    step of the build did to it.
     """
 
     printed: str
@@ -85,7 +85,10 @@ class Blame:
             columns = len(row.keys() - {DROP, EDITS_COLUMN})
             said += [f"{columns} columns"] if columns else []
             lines.append(f"{annotation.step}: {', '.join(said) or 'nothing'}")
-        return History(location.printed, part.table(("url",))["url"][0].as_py(), tuple(lines))
+        url = part.table(("url",))["url"][0].as_py()
+        if part.has("pii_url"):  # null where nothing was replaced
+            url = part.table(("pii_url",))["pii_url"][0].as_py() or url
+        return History(location.printed, url, tuple(lines))
 
 
 @lru_cache(maxsize=8)

@@ -46,7 +46,8 @@ def directory(tmp_path_factory):
     texts[1][4] = garbage()
     for number, some in enumerate(texts):
         lines = [
-            json.dumps({"text": text, "url": f"https://{number}.example/{i}\x1b[2J"}) for i, text in enumerate(some)
+            json.dumps({"text": text, "url": f"https://{number}.example/{i}?to=jane@example.org\x1b[2J"})
+            for i, text in enumerate(some)
         ]
         (root / "web" / f"{number}.jsonl").write_text("\n".join(lines))
     (root / "corpus.yaml").write_text(f"""\
@@ -56,6 +57,7 @@ sources: [{{name: web, root: {root}/web, format: jsonl}}]
 steps:
   - text_hash: {{}}
   - dedup_exact: {{}}
+  - pii: {{entities: [EMAIL_ADDRESS], fields: [url]}}
   - learn_tokenizer: {{vocab_size: 500, sample_bytes: 20000}}
   - shards: {{tokenizer: learn_tokenizer, validation_share: 0}}
 """)
@@ -107,8 +109,8 @@ def test_the_garbage_document_is_first_with_url_and_history(found, capsys):
     assert (history.printed, worst.source) == (GARBAGE, "web")
     assert worst.excess > 3 * max(document.excess for document in result.documents[1:])
     assert worst.losses["loss"] > result.losses["loss"] + 1
-    assert history.url == "https://1.example/4\x1b[2J"
-    assert [line.partition(":")[0] for line in history.steps] == ["read.web", "text_hash", "dedup_exact"]
+    assert history.url == "https://1.example/4?to=<EMAIL_ADDRESS>\x1b[2J"
+    assert [line.partition(":")[0] for line in history.steps] == ["read.web", "text_hash", "dedup_exact", "pii"]
     assert "keeps" in history.steps[2]
     assert main(["blame", str(run), "--step", str(step), "--documents", "2"]) == 0
     shown = capsys.readouterr().out
