@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gristmill.errors import ConfigError
+from gristmill.errors import ConfigError, UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.parsing import parse_local
+from gristmill.storage.store import read_json
 from trainers.commands.settings import split_settings
 
 if TYPE_CHECKING:
@@ -182,7 +183,12 @@ def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
     from trainers.training.launch import launch
 
     if (request.run / "run.json").exists() and (parent := read_run(request.run).get("parent")):
-        require_parent(parent)
+        try:
+            require_parent(parent)
+        except UserError:
+            if not _is_finished(request.run, named["model"], parent["path"]):
+                raise
+            return True
     job = _job(request, named)
     gc.freeze()  # so that full collections skip the million objects imported so far
     corpus = open_tasks(job)
@@ -210,6 +216,18 @@ def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
         ("export", "export"),
     ):
         print(f"{name:<12} {request.run / path}")
+    return True
+
+
+def _is_finished(run: LocalPath, model: str, base: str) -> bool:
+    """Return whether a run whose base is gone has finished, and say so. False if `model` is not its base."""
+    file = run / "finished.json"
+    if not file.exists() or str(parse_local(model, "model").resolve()) != base:
+        return False
+    print(
+        f"{run}: finished at step {read_json(file)['step']}, nothing to do; the settings given were not compared with those of "
+        f"the run, because its base {base} is gone"
+    )
     return True
 
 

@@ -79,6 +79,10 @@ def _pretrain(options: argparse.Namespace) -> int:
     config = replace(config, init=init if begun else config.init)
     if _is_follower():
         return _launch(config, corpus, run, options.workers)
+    if config.init is not None and not (run / "run.json").exists():
+        from trainers.training.begin import check_parent
+
+        check_parent(config, corpus)
     with locked(run):
         opened = open_run(run, config, corpus, options.another_corpus)
         if opened.finished:

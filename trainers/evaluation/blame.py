@@ -223,9 +223,10 @@ def show(blamed: Blame, count: int, line: Callable[[str], None]) -> None:
         except UserError as error:
             history = History(document.id.hex(), None, (f"no history: {error}",))
         mark = ", excluded" if document.excluded else ""
+        unit = " nats" if len(blamed.losses) == 1 else ""  # a weighted sum of several losses has none
         line(
             f"{number}. {printable(history.printed)}  source {printable(document.source)}  {_shown(document.losses)} over "
-            f"{document.tokens:,} tokens  excess {document.excess:,.1f} nats{mark}"
+            f"{document.tokens:,} tokens  excess {document.excess:,.1f}{unit}{mark}"
         )
         if history.url is not None:
             line(f"   url {printable(history.url)}")

@@ -36,9 +36,11 @@ def choose_member(objective: TrainingObjective, prompt: str) -> tuple[TrainingOb
 
 
 def spaces_lead(encoder: Encoder) -> bool:
-    """Return whether the tokenizer makes the space before a word part of the word's token, as byte-level BPE
-    and Unigram do.
+    """Return whether the tokenizer makes the space before a word part of the word's token, as byte-level BPE,
+    Unigram and SentencePiece's BPE do.
     """
+    if encoder.kind == "bpe" and encoder.definition.end_of_word is None:
+        return any(token.startswith("▁") for token in encoder.definition.tokens.values())
     return encoder.kind in ("byte_bpe", "unigram")
 
 

@@ -128,20 +128,26 @@ def _rope_types(parameters: Mapping[str, Any]) -> list[str]:
 def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[str]]:
     """Return the parameters in a Hugging Face directory, as {name in our models: fp32 tensor}, and the names
     of our parameters that the directory lacks. Raises UserError if a parameter that the hidden states depend
-    on is missing, or if the files cannot be read.
+    on is missing, if a tensor's shape contradicts `config.json`, or if the files cannot be read.
     """
     import torch
     from safetensors import SafetensorError
 
     weight_files(path)
     given = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}
+    reported = {"ignore_mismatched_sizes": True, "output_loading_info": True}
     try:
         with _quiet():
             network, info = stock_class(model).from_pretrained(
-                path, **given, key_mapping=_RENAMES.get(model.architecture), output_loading_info=True
+                path, **given, **reported, key_mapping=_RENAMES.get(model.architecture)
             )
     except (OSError, SafetensorError) as error:
         raise UserError(f"init.path: the tensors of {path} cannot be read ({error}); copy them again") from error
+    for name, there, expected in sorted(info["mismatched_keys"]):
+        raise UserError(
+            f"init.path: tensor {name}: {path} has {list(there)}, its config.json requires {list(expected)}; copy config.json "
+            f"and the tensors again"
+        )
     weights = {name: parameter.detach() for name, parameter in network.named_parameters()}
     absent = sorted(name for name in info["missing_keys"] if name in weights)
     if lost := sorted(set(absent) & stack_parameters(network, model)):

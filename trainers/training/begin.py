@@ -16,6 +16,7 @@ from trainers.config.architecture import RECURRENT_RATES, Model
 from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
 from trainers.data.job_interface import JobCorpus
+from trainers.engine.assembly import build_forward
 from trainers.inference.base import base_weights
 from trainers.inference.model_export import load_trained
 from trainers.models import MODELS
@@ -23,6 +24,7 @@ from trainers.runs import checkpoint
 from trainers.runs.checkpoint import Checkpoint, ParallelLayout
 from trainers.runs.parent import (
     checkpoint_of,
+    describe,
     read_published,
     read_vocabularies,
     require_unchanged,
@@ -104,6 +106,18 @@ def read_state(
         return _transferred(weights, config, corpus, path, shapes)
     _check_shapes({name: tuple(weight.shape) for name, weight in weights.items()}, shapes, path)
     return _Weights(weights)
+
+
+def check_parent(config: Job, corpus: JobCorpus) -> None:
+    """Check that a new pretraining run with this resolved `config` can begin from the weights of its parent.
+    Raises the errors of `describe` and `read_state`.
+    """
+    import torch
+
+    record = describe(config, corpus)
+    with torch.device("meta"):
+        network = build_forward(config, corpus.tokenizer.specials, {}).model
+    read_state(config, corpus, record, {name: tuple(each.shape) for name, each in network.named_parameters()})
 
 
 def _transferred(

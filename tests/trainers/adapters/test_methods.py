@@ -256,3 +256,19 @@ def test_peft_is_named_where_it_is_missing(monkeypatch):
 def test_every_method_has_a_kind_of_its_own():
     assert len({method.kind for method in METHODS.values()}) == len(METHODS) == 15
     assert family("t5") == "encoder_decoder"
+
+
+@pytest.mark.parametrize("architecture", ["albert", "bert"])
+def test_the_penalty_of_adalora_counts_each_matrix_once(architecture):
+    """Zhang et al., 2023, section 3.1, with peft's norms. Both layers of this ALBERT are one module."""
+    method = AdaLoRA(rank=2, initial_rank=4, orthogonality=3.0)
+    network = applied(architecture, method)
+    (0.0 * outputs(architecture, network, method, TEXTS)).sum().backward()
+    named = {name: each for name, each in network.named_parameters() if ".lora_A." in name or ".lora_B." in name}
+    found = [each.grad for each in named.values()]
+    penalty = 0.0
+    for name, each in named.items():
+        square = each @ each.T if ".lora_A." in name else each.T @ each
+        penalty = penalty + 3.0 * (square - torch.eye(len(square))).norm() / len(named)
+    expected = torch.autograd.grad(penalty, list(named.values()))
+    torch.testing.assert_close(found, list(expected))

@@ -168,6 +168,14 @@ def test_a_document_without_targets_is_printed_without_a_loss(found):
     assert f"1. {GARBAGE}  source web  no targets over 0 tokens" in lines[1]
 
 
+def test_the_excess_over_several_losses_has_no_unit(found):
+    run, _, step = found
+    result, lines = blame(run, step, pytest.fail), []
+    for losses in (result.losses, {**result.losses, "sentence_loss": 0.7}):
+        show(replace(result, losses=losses), 1, lines.append)
+    assert [" nats" in line for line in lines if line.startswith("1. ")] == [True, False]
+
+
 def test_a_document_that_is_excluded_is_marked(found, tmp_path):
     from trainers.runs.exclusion import exclude
 

@@ -164,6 +164,8 @@ def test_a_diverged_model_writes_nothing(tmp_path):
         ("8 - 7 = 1", 1),
         ("#### 42", 42),
         ("-.5", -0.5),
+        ("It is -1.5e-3.", -0.0015),
+        ("gate 3e4x", 4),
         ("", None),
     ],
 )

@@ -5,14 +5,19 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import Metaspace
 
 from gristmill.errors import ConfigError, ConflictError, UserError
 from gristmill.storage.disk import LocalPath
+from tokenizer.encode import Encoder
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.data.packed_corpus import open_corpus
 from trainers.evaluation.evaluate import evaluate
 from trainers.inference.generate import Sampling, generate
 from trainers.inference.model_export import export_checkpoint, load_trained
+from trainers.inference.prompt import read_prompt
 from trainers.models import build_model
 from trainers.recipes import llama_tiny
 from trainers.runs import checkpoint
@@ -147,6 +152,15 @@ def test_the_seed_decides_the_sample(run, export):
     assert generate(run, "abc", likeliest) == generate(export, "abc", replace(likeliest, seed=9))
     wild = generate(export, "", Sampling(tokens=200, temperature=5.0, top_p=1.0))
     assert not [special for special in SPECIAL_IDS if special in wild]
+
+
+def test_the_space_before_a_mask_is_part_of_its_word_in_a_bpe_of_sentencepiece(tmp_path):
+    vocabulary = {"▁": 0, "a": 1, "▁a": 2, "b": 3, "▁b": 4}
+    tokenizer = Tokenizer(BPE(vocabulary, [("▁", "a"), ("▁", "b")]))
+    tokenizer.pre_tokenizer = Metaspace(prepend_scheme="always")
+    tokenizer.add_special_tokens(["<mask>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert read_prompt("a <mask> b", Encoder.load(str(tmp_path)), ["<mask>"]) == [2, 5, 4]
 
 
 def test_a_prompt_beyond_the_models_positions_is_refused(export):

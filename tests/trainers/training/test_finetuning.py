@@ -9,7 +9,7 @@ import torch
 
 from gristmill.errors import ConfigError, UserError
 from gristmill.events import read_events
-from gristmill.storage.store import read_json
+from gristmill.storage.store import read_json, write_json
 from trainers.__main__ import main, parser
 from trainers.adapters.weights.full import Full
 from trainers.commands.finetune import _finetune
@@ -21,6 +21,7 @@ from trainers.recipes.decoders import tiny_gpt2
 from trainers.recipes.finetuning_recipe import finetune
 from trainers.recipes.tiny_encoders import tiny_roberta
 from trainers.runs.resolve_finetuning import describe_tasks, resolve_finetuning
+from trainers.runs.run import FORMAT
 from trainers.tasks.load_task import load_task
 from trainers.tasks.predictions import read_predictions
 
@@ -107,6 +108,18 @@ def test_a_run_learns_its_task_keeps_the_best_checkpoint_and_predicts(task_file,
     capsys.readouterr()
     assert run_finetune(task_file, f"run={run}", tokenizer, *SETTINGS, "budget.epochs=6", "validation.every=20") == 0
     assert "nothing to do" in capsys.readouterr().out
+
+
+def test_a_finished_run_whose_base_is_gone_says_that_there_is_nothing_to_do(task_file, tmp_path, capsys):
+    run, base = tmp_path / "run", tmp_path / "base"
+    run.mkdir()
+    write_json(run / "run.json", {"format": FORMAT, "parent": {"path": str(base), "kind": "export"}})
+    assert run_finetune(task_file, f"run={run}", f"model={base}") == 2
+    assert "put it back, or begin another run" in capsys.readouterr().err
+    write_json(run / "finished.json", {"step": 3})
+    assert run_finetune(task_file, f"run={run}", f"model={tmp_path / 'other'}") == 2
+    assert run_finetune(task_file, f"run={run}", f"model={base}") == 0
+    assert "finished at step 3, nothing to do" in capsys.readouterr().out
 
 
 @pytest.mark.deepspeed

@@ -66,8 +66,10 @@ class AdaLoRA(LowRankMethod):
 
         super().insert(network, architecture, family, encode)
         layers = [module for _, module in part_modules(network, architecture, self.targets)]
+        sizes = network.config
+        calls = sizes.num_hidden_layers // sizes.num_hidden_groups if architecture == "albert" else 1
         for layer in layers:
-            penalise(layer, self.orthogonality, 2 * len(layers))
+            penalise(layer, self.orthogonality, 2 * len(layers), calls)
         network.rank_budget = self
 
     def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:

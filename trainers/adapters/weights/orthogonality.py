@@ -19,9 +19,10 @@ class _Penalised(torch.autograd.Function):
         return gradients[0], gradients[0].new_ones(())
 
 
-def penalise(layer: Any, weight: float, matrices: int) -> None:
+def penalise(layer: Any, weight: float, matrices: int, calls: int) -> None:
     """Add a penalty, multiplied by `weight`, that keeps the layer's singular vectors orthogonal. Only its
-    gradients are added, in the backward pass; the loss does not include it.
+    gradients are added, in the backward pass; the loss does not include it. Each of the `calls` calls of the
+    layer in a pass adds an equal share.
 
     A layer has two matrices P whose rows are singular vectors. As in peft, the penalty is the sum of their
     norms of P P^T - I, divided by `matrices`, the number of such matrices in all layers. The paper squares
@@ -35,6 +36,6 @@ def penalise(layer: Any, weight: float, matrices: int) -> None:
         right, left = module.lora_A["default"], module.lora_B["default"]
         identity = torch.eye(right.shape[0], device=right.device, dtype=right.dtype)
         penalty = (right @ right.T - identity).norm() + (left.T @ left - identity).norm()
-        return _Penalised.apply(states, penalty * (weight / matrices / module.passes))
+        return _Penalised.apply(states, penalty * (weight / matrices / module.passes / calls))
 
     layer.register_forward_hook(add)

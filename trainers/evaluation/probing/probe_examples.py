@@ -99,8 +99,9 @@ def probe_examples(reader: StateReader, examples: Examples, layers: Sequence[str
 def _word_states(
     reader: StateReader, texts: pa.LargeStringArray, starts: np.ndarray, offsets: np.ndarray, layers: Sequence[str]
 ) -> np.ndarray:
-    """Return the states of words, float32 [layers, words, width]: for each word, the mean over its tokens. In
-    a text without tokens, every word gets the state of the text's first position.
+    """Return the states of words, float32 [layers, words, width]: for each word, the mean over its tokens. A
+    word without tokens gets the state of the next token or, after the last, of the last token. In a text
+    without tokens, every word gets the state of the text's first position.
 
     `starts` holds the byte position of each word in its text. The words of text n are those from `offsets[n]`
     to `offsets[n + 1]`.
@@ -111,8 +112,10 @@ def _word_states(
     for number, states in enumerate(reader.read(documents, layers)):
         tokens = states.tokens if states.tokens.shape[1] else states.first[:, None]
         count = tokens.shape[1]
-        begins = np.minimum(holders[offsets[number] : offsets[number + 1]].astype(np.int64), max(0, count - 1))
-        ends = np.maximum(np.append(begins[1:], count), begins + 1)
+        begins = np.minimum(holders[offsets[number] : offsets[number + 1]].astype(np.int64), count)
+        ends = np.append(begins[1:], count)
+        begins = np.minimum(begins, count - 1)
+        ends = np.maximum(ends, begins + 1)
         totals = np.concatenate([np.zeros_like(tokens[:, :1]), np.cumsum(tokens, axis=1, dtype=np.float64)], axis=1)
         found.append(((totals[:, ends] - totals[:, begins]) / (ends - begins)[:, None]).astype(np.float32))
     return np.concatenate(found, axis=1)

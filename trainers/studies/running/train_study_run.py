@@ -22,6 +22,7 @@ from trainers.data.packed_corpus import TrainingCorpus
 from trainers.report.run_cost import run_cost
 from trainers.runs.history import drop_superseded
 from trainers.runs.ledger import read_ledger
+from trainers.runs.parent import parent_digest
 from trainers.runs.resolve import resolve
 from trainers.runs.run import locked, open_run
 from trainers.studies.designs.study_corpora import OpenCorpora
@@ -158,6 +159,11 @@ def _train(run: StudyRun, directory: LocalPath, threads: int) -> bool:
     corpus = _CORPORA.of(run.job)
     if corpus.fingerprint != run.corpus:
         raise UserError(f"{run.job.data.corpora[0]}: the corpus has changed since the study was opened; run it again")
+    if run.job.init is not None and parent_digest(run.job.init) != run.parent:
+        raise UserError(
+            f"init.path: {run.job.init.path} has changed or has a newer checkpoint since the study was opened; run the study "
+            f"again, with init.step if the parent is still training"
+        )
     if isinstance(run.job.online_weights, GroupDRO):
         export = str(directory.parent / run.reference / "export")
         run = replace(run, job=replace(run.job, online_weights=replace(run.job.online_weights, reference=export)))

@@ -18,7 +18,8 @@ from trainers.tasks.scores.metric import TaskMetric, mean_of, summed
 from trainers.tasks.scores.outcomes import Outcomes
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NUMBER = re.compile(r"(?:(?<![\w.])-)?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")  # a minus after a word is a hyphen
+# A minus after a word is a hyphen.
+_NUMBER = re.compile(r"(?:(?<![\w.])-)?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+\b)?")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -47,7 +48,7 @@ def token_f1(text: str, reference: str, empty_matches: bool) -> float:
 
 def last_number(text: str) -> float | None:
     """Return the last number in a text, or None if the text has none. Commas within a number or directly
-    after it are ignored.
+    after it are ignored. A number may have an exponent, as in 1e5.
     """
     found = _NUMBER.findall(text)
     return float(found[-1].replace(",", "")) if found else None

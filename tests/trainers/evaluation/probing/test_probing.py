@@ -204,6 +204,16 @@ def test_a_word_of_a_text_without_tokens_has_the_state_of_the_first_position(fol
     assert states[:, 3] == pytest.approx(reader.read(reader.encode(["a"]), ["1"])[0].tokens.mean(axis=1), abs=1e-5)
 
 
+def test_a_last_word_without_tokens_takes_none_from_the_word_before_it(folder):
+    reader = reader_of("bert", folder)
+    texts = pa.array(["the dogfish"], pa.large_string())
+    (two,) = probe_module._word_states(reader, texts, np.array([0, 4]), np.array([0, 2]), ["1"])
+    (three,) = probe_module._word_states(reader, texts, np.array([0, 4, 11]), np.array([0, 3]), ["1"])
+    (states,) = reader.read(reader.encode(["the dogfish"]), ["1"])
+    assert np.array_equal(three[:2], two)
+    assert three[2] == pytest.approx(states.tokens[0, -1], abs=1e-5)
+
+
 @pytest.mark.long
 def test_probes_find_what_is_there_and_the_control_task_says_what_is_learned_by_heart(folder, tags):
     pytest.importorskip("sklearn")

@@ -4,17 +4,19 @@ end.
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import yaml
 
 from gristmill.events import read_events
 from gristmill.storage.disk import LocalPath
-from gristmill.storage.store import read_json
+from gristmill.storage.store import read_json, write_json
 from tests.trainers.launching import ROOT, environment
 from tests.trainers.studies.corpus_studies import build_variants, write_corpus_study
 from tests.trainers.studies.planted_corpus import build_planted
 from tests.trainers.studies.study_files import opened, write_study
+from trainers.config.job import Init
 from trainers.studies.running.train_study_run import _cost, _logged_seconds, read_result, train_study_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("alone")]
@@ -153,6 +155,16 @@ def test_a_run_that_fails_is_a_row_and_is_trained_again(run, tmp_path, monkeypat
     assert train_study_run(run, directory, 1) == ("failed", "RuntimeError: no")
     monkeypatch.undo()
     assert train_study_run(run, directory, 1)[0] == "finished"
+
+
+def test_a_run_whose_parent_has_changed_since_the_study_was_opened_fails(run, tmp_path):
+    export = LocalPath(tmp_path / "export")
+    export.mkdir()
+    write_json(export / "gristmill.json", {"checkpoint": "newer"})
+    run = replace(run, job=replace(run.job, init=Init(str(export))), parent="older")
+    outcome, reason = train_study_run(run, LocalPath(tmp_path / "run"), 1)
+    assert (outcome, "has changed or has a newer checkpoint since the study" in reason) == ("failed", True)
+    assert not (tmp_path / "run" / "run.json").exists()
 
 
 def test_a_full_disk_writes_no_row(run, tmp_path, monkeypatch):
