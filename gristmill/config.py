@@ -7,8 +7,8 @@ values with ValueError("field: what is wrong").
 
 import dataclasses
 import difflib
-import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -24,6 +24,7 @@ from gristmill.errors import ConfigError
 
 T = TypeVar("T")
 _ALIAS_LIMIT = 100
+_LARGEST_FLOAT = sys.float_info.max
 _ADDED = "added"
 ADDED: Final[Mapping[str, bool]] = types.MappingProxyType({_ADDED: True})
 """Metadata that marks a field as added after corpora or runs had been recorded with its dataclass. `plain` omits
@@ -409,8 +410,10 @@ def _scalar(kind: Any, data: Any, where: str, path: str) -> Any:
     if kind is bool and isinstance(data, bool):
         return data
     if kind is int and isinstance(data, (int, float)) and not isinstance(data, bool) and data % 1 == 0:
+        if not -(1 << 63) <= data < 1 << 64:
+            raise _wrong_type(where, path, data, "a whole number of 64 bits")
         return int(data)
-    if kind is float and isinstance(data, (int, float)) and not isinstance(data, bool) and math.isfinite(data):
+    if kind is float and isinstance(data, (int, float)) and not isinstance(data, bool) and abs(data) <= _LARGEST_FLOAT:
         return float(data)
     if kind is str and isinstance(data, str):
         return data

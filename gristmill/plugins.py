@@ -35,8 +35,11 @@ def load_installed(group: str, name: str, what: str) -> Any:
         raise ConfigError(f"no installed package has this {what}{others}")
     points = known[name]
     if len(points) > 1:
+        owner = points[0].dist
+        assert owner is not None
         raise ConfigError(
-            f"has {len(points)} owners: {' and '.join(sorted(map(_shown, points)))}; uninstall all but one"
+            f"{owner.name} {owner.version} declares this {what} {len(points)} times: "
+            f"{' and '.join(sorted(point.value for point in points))}; give each a name of its own in that package"
         )
     try:
         loaded = points[0].load()
@@ -49,11 +52,6 @@ def load_installed(group: str, name: str, what: str) -> Any:
 def _normal(distribution: str) -> str:
     """Normalise the name of a distribution as in PEP 503, but with underscores instead of hyphens."""
     return re.sub(r"[-_.]+", "_", distribution).lower()
-
-
-def _shown(point: metadata.EntryPoint) -> str:
-    assert point.dist is not None
-    return f"{point.value} of {point.dist.name} {point.dist.version}"
 
 
 def _refuse_two_owners(module: str) -> None:

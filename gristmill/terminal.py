@@ -17,6 +17,15 @@ def printable(text: str, lines: bool = False) -> str:
     return _UNSAFE.sub(lambda found: found[0] if lines and found[0] in "\n\t" else _escaped(found[0]), text)
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether `text` can be encoded as UTF-8. An argument or the name of a file that holds other bytes cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _escaped(character: str) -> str:
     code = ord(character)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal, get_args
 
 import xxhash
 
@@ -20,6 +21,9 @@ from gristmill.host import host
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import Content
 from gristmill.storage.remote import Remote, fetch_url, put_url
+
+Kind = Literal["packing"]
+"""Folders of computed files. Others, such as that of machine code, do not belong to this cache."""
 
 _DEFAULT_BYTES = 20 << 30
 _IN_USE_SECONDS = 60  # never evict younger files: a caller may have the path and not have opened it yet
@@ -64,14 +68,14 @@ def lookup(checksum: str) -> LocalPath | None:
     return path
 
 
-def path_for(kind: str, name: str) -> LocalPath:
+def path_for(kind: Kind, name: str) -> LocalPath:
     """Return the path in the cache for a computed file. `kind` is its folder, and `name` identifies its
     inputs.
     """
     return _directory() / kind / name
 
 
-def store(kind: str, name: str, content: bytes) -> None:
+def store(kind: Kind, name: str, content: bytes) -> None:
     """Cache a computed file at the path that `path_for` returns."""
     path_for(kind, name).write_atomic(content)
     _account(len(content))
@@ -143,7 +147,8 @@ def _make_room(limit: int) -> None:
             if path.stat().st_mtime < host().time() - _ABANDONED_SECONDS:
                 path.unlink()
     files = []
-    for path in _directory().glob("*/*"):
+    folders = [*_directory().glob("[0-9a-f][0-9a-f]"), *map(_directory().joinpath, get_args(Kind))]
+    for path in (path for folder in folders for path in folder.glob("*")):
         with suppress(FileNotFoundError):
             status = path.stat()
             files.append((status.st_atime, status.st_size, path))

@@ -30,6 +30,7 @@ from pipelines.vectors.word_vectors import VECTORS, WordVectors, check_output, w
 
 FORMAT = "gristmill-vectors/1"
 CARD = "vectors.json"
+_LARGEST = (1 << 31) - 1  # fastText's numbers have 32 bits
 _END = "</s>"  # fastText's word at the end of a line
 _NO_LABEL = "<label>"  # no word begins like this, so that fastText takes none for a label
 
@@ -74,8 +75,8 @@ class VectorSettings:
     def check(self) -> None:
         """Raise ValueError if a value is out of range."""
         for name in ("dim", "window", "epoch", "min_count", "negatives", "thread"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 or more")
+            if not 1 <= getattr(self, name) <= _LARGEST:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 to {_LARGEST:,}")
         for name in ("lr", "subsample"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected a number above 0, at most 1")

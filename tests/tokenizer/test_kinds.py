@@ -366,6 +366,8 @@ def test_rare_characters_are_unknown(kind, tmp_path):
         ("unigram", ["a"], 400, {"min_frequency": 2}, "min_frequency: got 2, which unigram does not have"),
         ("bpe", ["a"], 400, {"pattern": "gpt2"}, "pattern: got 'gpt2', which bpe does not have"),
         ("wordpiece", ["a"], 100, {}, "vocab_size: got 100, allowed 129 or more"),
+        ("bpe", ["a"], 10**11, {}, "vocab_size: got 100000000000, allowed at most 16,777,216"),
+        ("bpe", ["a"], 400, {"min_frequency": 10**30}, "min_frequency: got 10+, allowed 1 or more, below"),
         ("wordpiece", ["a a"], 400, {}, "the texts fill only 129"),
         ("wordpiece", [], 400, {}, "the texts fill only 128"),
         ("bpe", ["ab ab"], 400, {}, "the texts fill only 13"),

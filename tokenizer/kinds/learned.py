@@ -16,16 +16,25 @@ and 1 for others). Rarer characters are unknown.
 """
 
 
+LARGEST_VOCABULARY = 1 << 24
+"""The largest vocabulary that may be requested; that of XLM-V (Liang et al. 2023), one of the largest that are
+published, has a million tokens. The library reserves memory for all tokens in advance, and ends the process
+if there is too little.
+"""
+
+
 def check_request(vocab_size: int, smallest: int, why: str, coverage: float, min_frequency: int) -> None:
     """Raise ValueError if an option is out of range. `smallest` is the smallest allowed `vocab_size`, and
     `why` is the reason that the message gives for it.
     """
     if vocab_size < smallest:
         raise ValueError(f"vocab_size: got {vocab_size}, allowed {smallest} or more ({why})")
+    if vocab_size > LARGEST_VOCABULARY:
+        raise ValueError(f"vocab_size: got {vocab_size}, allowed at most {LARGEST_VOCABULARY:,}")
     if not 0 < coverage <= 1:
         raise ValueError(f"coverage: got {coverage}, allowed above 0 and at most 1")
-    if min_frequency < 1:
-        raise ValueError(f"min_frequency: got {min_frequency}, allowed 1 or more")
+    if not 1 <= min_frequency < 1 << 63:
+        raise ValueError(f"min_frequency: got {min_frequency}, allowed 1 or more, below 2**63")
 
 
 def check_encodable(texts: Iterable[str]) -> Iterator[str]:

@@ -210,8 +210,8 @@ def _losses(options: argparse.Namespace, named: Mapping[str, str], models: list[
         raise ConfigError(f"{given[0]}: needs suite=NAME, task=NAME or text=FILE")
     if len(models) > 1:
         raise ConfigError(f"{models[1]!r}: expected corpus=DIR; several models need suite=NAME, task=NAME or text=FILE")
-    if options.tokens is not None and options.tokens < 1:
-        raise ConfigError(f"--tokens: got {options.tokens}, allowed 1 or more")
+    if options.tokens is not None and not 1 <= options.tokens < 1 << 63:
+        raise ConfigError(f"--tokens: got {options.tokens}, allowed 1 or more, below 2**63")
     corpora = corpora_of(named)
     fields = evaluate(parse_local(models[0], "model"), corpora, options.tokens, split=options.split)
     whole = {key: value for key, value in fields.items() if key not in ("sources", "parents")}

@@ -116,6 +116,11 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of folds and of the bootstrap")
 
 
+def _check_seed(seed: int) -> None:
+    if seed < 0:
+        raise ConfigError(f"--seed: got {seed}, allowed 0 or more")
+
+
 def _split(options: argparse.Namespace) -> tuple[str | None, list[str]]:
     named = [word for word in options.overrides if "=" not in word]
     if len(named) > 1:
@@ -307,6 +312,7 @@ def _report_study(opened: "OpenStudy", root: LocalPath) -> int:
 
 
 def _fit(options: argparse.Namespace) -> int:
+    _check_seed(options.seed)
     if not _is_study(options):
         return _fit_table(options)
     _fit_study(*_open(options))
@@ -336,6 +342,7 @@ def _fit_table(options: argparse.Namespace) -> int:
 
 
 def _scaling(options: argparse.Namespace) -> int:
+    _check_seed(options.seed)
     from gristmill.storage.store import write_json
     from trainers.studies.outcomes.study_ladder import (
         SCALING,
@@ -364,6 +371,7 @@ def _scaling(options: argparse.Namespace) -> int:
 
 
 def _propose(options: argparse.Namespace) -> int:
+    _check_seed(options.seed)
     if not _is_study(options):
         return _propose_table(options)
     from trainers.studies.outcomes.study_steps import fitted_laws, require_mixtures

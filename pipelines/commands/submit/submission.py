@@ -26,6 +26,7 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.storage.paths import LOGIN, is_url
 from gristmill.storage.remote import has_query, shown
 from gristmill.storage.store import digest, file_checksum
+from gristmill.terminal import is_utf8
 
 UPLOAD_BYTES = 64 << 20  # of all files: Ray keeps the package in the memory of the head and copies it to every node
 EXCLUDES = (".*", "__pycache__", "*.egg-info", "*.pem", "*.key", "/data", "/runs", "/models", "/build", "/dist")
@@ -91,7 +92,7 @@ class Work:
 def describe(command: Sequence[str], directory: Path, slot: str | None) -> Work:
     """Return the work that a command does when it is submitted from `directory`.
 
-    Raises ConfigError for a malformed slot; for a command that does not begin with python, contains
+    Raises ConfigError for a malformed slot; for a command that does not begin with python, is not UTF-8, contains
     credentials, or names a missing YAML file by a relative path; for a build or a pretraining run with data
     or output in the job's own working directory; and for an uploaded corpus file that contains a URL with a
     query.
@@ -103,6 +104,10 @@ def describe(command: Sequence[str], directory: Path, slot: str | None) -> Work:
             f"the interpreter of the cluster takes the place of the word python (--python)"
         )
     for word in command:
+        if not is_utf8(word):
+            raise ConfigError(
+                f"COMMAND: {_hidden(word)!r} is not UTF-8, which a job's command must be; rename the file"
+            )
         if _CREDENTIALS.search(word):
             raise ConfigError(
                 f"COMMAND: {_hidden(word)!r} holds credentials, or a URL with a query, which everyone who sees "
@@ -231,8 +236,8 @@ def collect(directory: Path, excludes: Sequence[str] = ()) -> Upload:
     `excludes`. Symbolic links are followed only to files inside `directory` that are not excluded themselves.
 
     A pattern without a slash excludes every file and directory whose name matches it. A pattern with a slash
-    is compared with the path relative to `directory`. Raises UserError if the files exceed UPLOAD_BYTES in
-    total.
+    is compared with the path relative to `directory`. Raises UserError for a name that is not UTF-8, which Ray
+    cannot upload, and if the files exceed UPLOAD_BYTES in total.
     """
     patterns, root = (*EXCLUDES, *excludes), directory.resolve()
     files, left_out = [], []
@@ -242,6 +247,8 @@ def collect(directory: Path, excludes: Sequence[str] = ()) -> Upload:
             path.is_symlink() and _is_below_excluded(target, root, patterns)
         )
         if path.is_file() and is_inside:
+            if not is_utf8(str(path.relative_to(directory))):
+                raise UserError(f"{path}: its name is not UTF-8; rename it, or leave it out with --exclude PATTERN")
             files.append((path.relative_to(directory).as_posix(), path.stat().st_size))
         elif path.is_symlink():
             left_out.append(path.relative_to(directory).as_posix())

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import sys
 from dataclasses import asdict
@@ -83,7 +84,7 @@ def submit_command(options: argparse.Namespace) -> int:
 
     if options.retries and not options.follow:
         raise UserError("--retries: needs --follow: Ray runs a job once, so it is this command that tries again")
-    if options.retries < 0 or options.cpus < 0 or options.gpus < 0:
+    if options.retries < 0 or not (0 <= options.cpus < math.inf and 0 <= options.gpus < math.inf):
         raise UserError("--retries, --cpus, --gpus: expected 0 or more")
     address = submission.check_address(options.address, os.environ)
     python = options.python or _python_of(address)

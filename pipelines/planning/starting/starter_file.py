@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.errors import ConflictError, UserError
-from gristmill.terminal import printable
+from gristmill.terminal import is_utf8, printable
 from pipelines.planning.starting.file_groups import FileGroup, group_files
 from pipelines.planning.starting.starter_sample import StarterSample
 from pipelines.stages.measure.language import UNDETERMINED
@@ -44,14 +44,18 @@ def starter_sources(directories: Sequence[Path]) -> tuple[list[StarterSource], C
     """Return a source for each group of files in the directories, and the number of files that no format
     reads, by suffix.
 
-    Raises UserError if a directory does not exist or has no file that a format reads, or if the first records
-    of a group have no text.
+    Raises UserError if a directory does not exist, has a name that is not UTF-8 or no file that a format reads,
+    or if the first records of a group have no text.
     """
     sources: list[StarterSource] = []
     unknown: Counter[str] = Counter()
     for directory in directories:
         if not directory.is_dir():
             raise UserError(f"{directory}: no such directory; name directories that hold the files")
+        if not is_utf8(str(directory)):
+            raise UserError(
+                f"{directory}: its name is not UTF-8, which a corpus file cannot hold; rename the directory"
+            )
         groups, others = group_files(directory)
         unknown += others
         if not groups:
@@ -104,12 +108,12 @@ def starter_text(sources: Sequence[StarterSource], name: str, file: Path, sample
     a source need not have one. `file` is only mentioned in comments.
     """
     prose = [source.name for source in sources if source.group.kind not in ("code", "git")]
-    size = sum(source.group.bytes for source in sources)
+    size, shown = sum(source.group.bytes for source in sources), printable(str(file))
     tokenizer = next((knobs for limit, knobs in _TOKENIZERS if size < limit), _LARGEST_TOKENIZER)
     lines = [
         "# Written by `pipelines init`: a start. docs/corpus_file.md explains every field.", "#",
-        f"#   python -m pipelines plan  {file}", f"#   python -m pipelines build {file}",
-        f"#   python -m pipelines whatif {file} --sweep word_count      # after a build: what another threshold would do", "",
+        f"#   python -m pipelines plan  {shown}", f"#   python -m pipelines build {shown}",
+        f"#   python -m pipelines whatif {shown} --sweep word_count      # after a build: what another threshold would do", "",
         f"name: {name}", f"output: data/corpora/{name}", "", "sources:",
     ]  # fmt: skip
     for source in sources:
@@ -132,7 +136,8 @@ def _source_lines(source: StarterSource, sample: StarterSample | None) -> list[s
     lines = [f"  - name: {source.name}      # {group.amount}"]
     if sample is not None:
         lines.append(f"    # {sample_line(sample)}")
-    lines += [f"    {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]
+    # The escapes of `printable` are those of YAML in double quotes.
+    lines += [f"    {name}: {printable(json.dumps(value, ensure_ascii=False))}" for name, value in fields.items()]
     part = max(_SMALLEST_PART, group.bytes // 1_000_000 // _PARTS)
     if part < _LARGEST_PART and group.bytes > part * 1_000_000:
         lines.append(f"    part_bytes: {part}e6      # several parts, so that workers share the files")

@@ -152,7 +152,7 @@ def fails(rule: Rule, values: pa.Array, groups: pa.Array | None) -> pa.Array:
     for side, compare in (("at_least", pc.less), ("at_most", pc.greater)):
         bounds = _bounds(rule, side, values.type, groups)
         if bounds is not None:
-            beyond = pc.or_(compare(values, bounds), _is_nan(values))
+            beyond = pc.or_(compare(values.cast(bounds.type, safe=False), bounds), _is_nan(values))
             bad = pc.or_(bad, pc.fill_null(beyond, False))
             tested = pc.or_(tested, pc.is_valid(bounds))
             if side == "at_least":

@@ -54,9 +54,8 @@ class Quantiles(CorpusStage):
             groups = {}
             for at in sorted(at for at in fine if at[0] == number):
                 kind = parts[0].types.field(request.signal).type
-                is_integer = pa.types.is_integer(kind) or pa.types.is_timestamp(kind)
                 groups[at[1]] = {
-                    "value": _value(_at_rank(fine[at], ranks[at][1])[0], is_integer),
+                    "value": _value(_at_rank(fine[at], ranks[at][1])[0], kind),
                     "documents": sum(coarse[at].values()),
                 }
             thresholds.append({**request.facts(), "groups": groups})
@@ -157,6 +156,8 @@ def _keys(column: pa.Array) -> np.ndarray:
     out.
     """
     values = column.drop_null()
+    if pa.types.is_uint64(values.type):
+        return values.to_numpy(zero_copy_only=False)
     if pa.types.is_integer(values.type) or pa.types.is_timestamp(values.type):
         return values.cast(pa.int64()).to_numpy(zero_copy_only=False).view(np.uint64) ^ _SIGN
     numbers = values.cast(pa.float64()).to_numpy(zero_copy_only=False) + 0.0  # -0.0 is 0.0
@@ -164,8 +165,11 @@ def _keys(column: pa.Array) -> np.ndarray:
     return np.where(bits & _SIGN, ~bits, bits | _SIGN)
 
 
-def _value(key: int, is_integer: bool) -> float | int:
+def _value(key: int, kind: pa.DataType) -> float | int:
+    """Return the value of a column of type `kind` to which `_keys` gives `key`."""
     bits = np.uint64(key)
-    if is_integer:
+    if pa.types.is_uint64(kind):
+        return key
+    if pa.types.is_integer(kind) or pa.types.is_timestamp(kind):
         return int((bits ^ _SIGN).view(np.int64))
     return float((bits ^ _SIGN if bits & _SIGN else ~bits).view(np.float64))

@@ -28,6 +28,7 @@ from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import EDITED_TEXT, Column, Drop, GivenSplits, Input, TokenizerShares
 from pipelines.contracts.stage import Cluster, CorpusStage, gather, library_versions
+from tokenizer.kinds.learned import LARGEST_VOCABULARY
 
 _BYTES_VOCABULARY = 384
 _DEFAULT_VOCABULARY = 32768
@@ -112,6 +113,8 @@ class LearnTokenizer(CorpusStage):
         if self.vocab_size < minimum:
             extra = "256 bytes and 128 reserved tokens" if self.kind == "byte_bpe" else "128 are reserved"
             raise ValueError(f"vocab_size: got {self.vocab_size}, expected at least {minimum}: {extra}")
+        if self.vocab_size > LARGEST_VOCABULARY:
+            raise ValueError(f"vocab_size: got {self.vocab_size}, expected at most {LARGEST_VOCABULARY:,}")
         if self.lowercase and self.kind in ("byte_bpe", "bytes", "characters"):
             raise ValueError(
                 f"lowercase: got true, which {self.kind} does not support; set it to false, or choose bpe, unigram or wordpiece"

@@ -29,6 +29,14 @@ def test_what_killed_processes_left_goes_when_room_is_made(tmp_path, monkeypatch
     assert left() == {"bb/bb1", "new.tmp"}
 
 
+def test_only_the_files_of_this_cache_are_counted_and_evicted(tmp_path, monkeypatch):
+    left = filled(tmp_path, monkeypatch, {"machine_code/kernel.nbc": 9000, "aa/aa1": 8000, "packing/old": 7000})
+    cache._make_room(20)
+    assert left() == {"machine_code/kernel.nbc", "aa/aa1", "packing/old"}
+    cache._make_room(0)
+    assert left() == {"machine_code/kernel.nbc"}
+
+
 def test_a_limit_that_is_no_number(tmp_path, monkeypatch):
     filled(tmp_path, monkeypatch, {"x.tmp": 0})
     monkeypatch.setenv("GRISTMILL_CACHE_BYTES", "20 GiB")

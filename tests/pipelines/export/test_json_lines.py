@@ -33,6 +33,22 @@ def test_dates_are_iso_8601_and_numbers_are_those_of_json():
     ]
 
 
+def test_dates_outside_of_the_years_of_iso_8601_are_null():
+    kinds = [
+        pa.date32(),
+        pa.date64(),
+        *(pa.timestamp(unit, zone) for unit in ("s", "ms", "us") for zone in (None, "UTC")),
+    ]
+    days = pa.array([-719_163, -719_162, 2_932_896, 2_932_897], pa.int32()).cast(pa.date32())
+    table = pa.table([days.cast(kind) for kind in kinds], [str(kind) for kind in kinds])
+    sink = io.BytesIO()
+    write_jsonl(table.schema, sink, iter([table]))
+    rows = [json.loads(line) for line in gzip.decompress(sink.getvalue()).splitlines()]
+    assert [{value and value[:10] for value in row.values()} for row in rows] == [
+        {None}, {"0001-01-01"}, {"9999-12-31"}, {None},
+    ]  # fmt: skip
+
+
 def test_columns_with_dates_can_be_read_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [{"text": f"text {n}", "created": f"2015-03-0{n + 1}T05:06:07+02:00", "score": n} for n in range(3)]

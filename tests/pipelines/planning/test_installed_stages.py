@@ -152,7 +152,10 @@ def test_the_command_documents_it(site, capsys):
             "nothing:alike",
             "no installed package has this stage; there are: broken:stage, odd:stage, shouting:shouts, twice:stage",
         ),
-        ("twice:stage", "has 2 owners: shouting:Shouts of twice 1.0 and shouting:dataclass of twice 1.0; uninstall"),
+        (
+            "twice:stage",
+            "twice 1.0 declares this stage 2 times: shouting:Shouts and shouting:dataclass; give each a name of its own",
+        ),
         ("shouting", "no such stage"),
         ("broken:stage", r"cannot be imported \(ModuleNotFoundError"),
         ("odd:stage", "expected a frozen dataclass on PartStage or CorpusStage"),

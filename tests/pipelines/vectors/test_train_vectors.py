@@ -120,7 +120,8 @@ def test_vectors_begin_where_the_seed_says(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("dim=0", "dim: got 0, expected 1 or more"),
+        ("dim=0", "dim: got 0, expected 1 to 2,147,483,647"),
+        ("window=1e11", "window: got 100000000000, expected 1 to 2,147,483,647"),
         ("lr=0", "lr: got 0.0, expected a number above 0"),
         ("subsample=2", "subsample: got 2.0, expected a number above 0, at most 1"),
         ("modle=cbow", "modle: no such field in VectorSettings; did you mean 'model'?"),

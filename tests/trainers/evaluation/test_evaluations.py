@@ -248,6 +248,7 @@ CLOZE = {
         (["task=piqa", "--output", "x.csv"], "--output: got x.csv, expected a name that ends in .html or .json"),
         (["limit=3"], "limit: needs suite=NAME, task=NAME or text=FILE"),
         (["--tokens", "0"], "--tokens: got 0, allowed 1 or more"),
+        (["--tokens", "9" * 30], f"--tokens: got {'9' * 30}, allowed 1 or more"),
         (["task=cola"], "cola: a task of kind classify without `prompt` cannot be given to a language model"),
         (["task=piqa", "--require", "piqa"], "--require: got 'piqa', expected such as 'core.mean>=0.1'"),
     ],

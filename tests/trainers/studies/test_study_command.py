@@ -46,6 +46,7 @@ def test_every_part_runs_from_the_files_of_the_study(file, capsys):
         (["fit", "FILE", "--ratios", "x.csv"], "give a STUDY, or both --ratios and --metrics"),
         (["fit", "--ratios", "x.csv"], "give a STUDY, or both --ratios and --metrics"),
         (["fit", "FILE"], "no run has finished; train them with `study run`"),
+        (["fit", "--ratios", "x.csv", "--metrics", "x.csv", "--seed", "-1"], "--seed: got -1, allowed 0 or more"),
         (["report", "FILE"], "no run has finished"),
         (["plan", "FILE", "other.yaml"], "'other.yaml': expected one study"),
         (["plan", "FILE", "--workers", "0"], "--workers: got 0, allowed 1 or more"),

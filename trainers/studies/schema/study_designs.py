@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 from trainers.config.architecture import require
 
+MOST_RUNS = 10_000
+"""The largest number of mixtures of a design, and of seeds of an entry."""
+
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
 
@@ -57,6 +60,7 @@ class Swarm:
         """Validate ranges."""
         _check_runs(self.runs)
         _check_distance(self.distance)
+        require(self.seed >= 0, f"seed: got {self.seed}, allowed 0 or more")
         require(
             0 <= self.temperature <= 1, f"temperature: got {self.temperature}, allowed 0 (uniform) to 1 (the prior)"
         )
@@ -82,6 +86,7 @@ class Sobol:
         """Validate ranges."""
         _check_runs(self.runs)
         _check_distance(self.distance)
+        require(self.seed >= 0, f"seed: got {self.seed}, allowed 0 or more")
 
 
 @dataclass(frozen=True)
@@ -190,7 +195,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _check_runs(runs: int) -> None:
-    require(runs >= 2, f"runs: got {runs}, allowed 2 or more")
+    require(2 <= runs <= MOST_RUNS, f"runs: got {runs}, allowed 2 to {MOST_RUNS:,}")
 
 
 def _check_distance(distance: float) -> None:
@@ -198,4 +203,7 @@ def _check_distance(distance: float) -> None:
 
 
 def _check_seeds(seeds: int) -> None:
-    require(seeds >= 2, f"seeds: got {seeds}, allowed 2 or more, because one run does not show the noise")
+    require(
+        2 <= seeds <= MOST_RUNS,
+        f"seeds: got {seeds}, allowed 2 to {MOST_RUNS:,}; one run does not show the noise",
+    )

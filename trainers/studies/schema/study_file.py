@@ -8,7 +8,15 @@ from trainers.config.architecture import require
 from trainers.config.loss_weighting import GroupDRO
 from trainers.studies.laws import LAWS
 from trainers.studies.proposals.proposal_settings import ProposalSettings
-from trainers.studies.schema.study_designs import Design, Simplex, Sobol, Swarm, check_names, check_weights
+from trainers.studies.schema.study_designs import (
+    MOST_RUNS,
+    Design,
+    Simplex,
+    Sobol,
+    Swarm,
+    check_names,
+    check_weights,
+)
 
 BASELINES = ("proposal", "prior", "uniform", "temperature", "unimax", "doremi")
 """Candidates whose weights the study determines; all others need weights in `own`."""
@@ -69,7 +77,10 @@ class Proxies:
     def check(self) -> None:
         """Validate ranges."""
         require(self.tokens >= 1, f"tokens: got {self.tokens}, allowed 1 or more")
-        require(self.anchors >= 2, f"anchors: got {self.anchors}, allowed 2 or more, because one run has no spread")
+        require(
+            2 <= self.anchors <= MOST_RUNS,
+            f"anchors: got {self.anchors}, allowed 2 to {MOST_RUNS:,}; one run has no spread",
+        )
         require(self.seed >= 0, f"seed: got {self.seed}, allowed 0 or more")
 
 
@@ -148,7 +159,10 @@ class Confirmation:
             f"baseline: got {self.baseline!r}, allowed one of the candidates {', '.join(self.candidates)}",
         )
         require(len(self.candidates) >= 2, "candidates: got 1, allowed 2 or more; add another")
-        require(self.seeds >= 2, f"seeds: got {self.seeds}, allowed 2 or more, because one pair has no standard error")
+        require(
+            2 <= self.seeds <= MOST_RUNS,
+            f"seeds: got {self.seeds}, allowed 2 to {MOST_RUNS:,}; one pair has no standard error",
+        )
         require(0.5 <= self.level < 1, f"level: got {self.level}, allowed 0.5 to below 1")
         require(0 <= self.margin < float("inf"), f"margin: got {self.margin}, allowed 0 or more")
 

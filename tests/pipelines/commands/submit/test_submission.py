@@ -109,6 +109,7 @@ def test_the_interpreter_takes_the_place_of_python_and_words_are_quoted():
         ((), None, "expected python"),
         (("bash", "-c", "x"), None, "got 'bash'"),
         (("python",), None, "expected python and its arguments"),
+        (("python", "\udcff.py"), None, r"'\\udcff.py' is not UTF-8"),
         (("python", "x.py", "s3://me:secret@bucket/a"), None, "'s3://...@bucket/a' holds credentials"),
         (("python", "x.py", "s3://me:sec/r@et@bucket/a"), None, "'s3://...@bucket/a' holds credentials"),
         (("python", "x.py", "a=https://data.example/b?sig=secret"), None, "'a=https://...' holds credentials"),
@@ -199,6 +200,15 @@ def test_an_upload_that_is_too_big_names_the_largest_files(checkout, monkeypatch
         collect(checkout)
     assert "--exclude" in str(error.value)
     assert collect(checkout, ["*.bin"]).files
+
+
+def test_a_name_that_ray_cannot_upload_is_refused(checkout):
+    (checkout / "docs" / "a\udcff.txt").touch()
+    with pytest.raises(
+        UserError, match=r"a\udcff.txt: its name is not UTF-8; rename it, or leave it out with --exclude"
+    ):
+        collect(checkout)
+    assert collect(checkout, ["a?.txt"]).files
 
 
 def test_a_file_that_the_command_names_must_travel(checkout):
@@ -292,6 +302,7 @@ def test_words_behind_two_dashes_are_the_command():
         (["--retries", "1", "--", "python", "x.py"], "needs --follow"),
         (["--python", "python", "--", "python", "x.py"], "absolute path"),
         (["--cpus", "-1", "--", "python", "x.py"], "expected 0 or more"),
+        (["--gpus", "nan", "--", "python", "x.py"], "expected 0 or more"),
         (["--address", "http://10.1.1.1:8265", "--", "python", "x.py"], "RAY_AUTH_MODE=token"),
     ],
 )

@@ -188,17 +188,25 @@ def test_tars_are_grouped_by_their_members_even_if_they_are_cut(tmp_path, suffix
         (["numbers"], "the first records of its jsonl files have no text"),
         (["web", "--name", "My Corpus"], "--name: got 'My Corpus'"),
         (["web", "--output", "taken.yaml"], "taken.yaml: exists"),
+        (["\udcff"], "\\udcff: its name is not UTF-8"),
     ],
 )
 def test_bad_requests(files, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(files)
-    for name in ("empty", "pictures", "numbers"):
+    for name in ("empty", "pictures", "numbers", "\udcff"):
         (files / name).mkdir()
     (files / "pictures" / "a.png").touch()
     (files / "numbers" / "a.jsonl").write_text('{"n": 1}\n')
     (files / "taken.yaml").touch()
     assert main(["init", *arguments]) != 0
     assert message in capsys.readouterr().err
+
+
+def test_control_characters_in_names(files, monkeypatch):
+    monkeypatch.chdir(files)
+    (files / "web").rename(files / "we\x7f\n\u2028b")
+    assert main(["init", "we\x7f\n\u2028b", "--output", "a\nb.yaml"]) == 0
+    assert load_corpus_config(files / "a\nb.yaml").sources[0].root == "we\x7f\n\u2028b"
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,13 @@ def test_numbers_and_booleans_in_sets():
     assert drops(stage, rows, schema) == [None, "status", "ok"]
 
 
+def test_bounds_of_integers_that_float64_cannot_hold():
+    for kind in (pa.int64(), pa.uint64()):
+        table = pa.table({"count": pa.array([5, 2**53 + 1, 2**63 - 1, None], kind)})
+        rules = (Rule(signal="count", at_least=10.0, at_most=1e18),)
+        assert [d is None for d in Filter(rules).annotate(table)["drop"].to_pylist()] == [False, True, False, False]
+
+
 def test_no_documents():
     assert drops(GOPHER, []) == []
 

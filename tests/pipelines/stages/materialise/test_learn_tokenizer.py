@@ -299,6 +299,7 @@ def test_languages_get_their_shares(corpus, tmp_path):
         ({"kind": "characters", "vocab_size": 500}, "vocab_size: got 500, but characters takes that of the text"),
         ({"unknown": "error"}, "unknown: got 'error', which is for characters"),
         ({"vocab_size": 383}, "expected at least 384"),
+        ({"vocab_size": 10**11}, "expected at most 16,777,216"),
         ({"kind": "unigram", "vocab_size": 100}, "expected at least 129"),
         ({"lowercase": True}, "lowercase: got true, which byte_bpe does not support"),
         ({"coverage": 0.0}, "coverage: got 0.0"),

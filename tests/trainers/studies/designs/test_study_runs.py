@@ -173,7 +173,11 @@ LIST = "design={kind: list, baseline: a, entries: {a: {}, b: {settings: {FIELD: 
         (["confirmation.own.more_code={code: -1}"], "own.more_code.code: got -1.0, allowed 0 or more"),
         (["confirmation.candidates=[proposal, best]"], "candidates: got 'best', allowed proposal, prior"),
         (["confirmation.baseline=uniform"], "baseline: got 'uniform', allowed one of the candidates"),
-        (["confirmation.seeds=1"], "seeds: got 1, allowed 2 or more"),
+        (["confirmation.seeds=1"], "seeds: got 1, allowed 2 to 10,000"),
+        (["confirmation.seeds=9999999999999999"], "seeds: got 9999999999999999, allowed 2 to 10,000"),
+        (["design.runs=9999999999999999"], "runs: got 9999999999999999, allowed 2 to 10,000"),
+        (["design.seed=-1"], "seed: got -1, allowed 0 or more"),
+        (["proxies.anchors=9999999999999999"], "anchors: got 9999999999999999, allowed 2 to 10,000"),
         (["target=null"], "target: missing; a design of kind swarm needs target.tokens"),
         (["design={kind: leave_one_out}"], "confirmation: the design leave_one_out compares its runs itself"),
         (["design={kind: swarms}"], "expected one of 'swarm'|design.kind: got 'swarms'"),
@@ -183,7 +187,7 @@ LIST = "design={kind: list, baseline: a, entries: {a: {}, b: {settings: {FIELD: 
         (["confirmation=null", "design={kind: grid, axes: {model.layers: [2, 2.0]}}"], "expected different values"),
         (["answered_by=notes"], "answered_by: got 'notes', allowed the candidates or entries .*: proposal, more_code"),
         (["corpora=[]"], "corpora: set either corpora, to directories"),
-        (["proxies.anchors=1"], "anchors: got 1, allowed 2 or more"),
+        (["proxies.anchors=1"], "anchors: got 1, allowed 2 to 10,000"),
     ],
 )
 def test_a_study_that_does_not_fit_is_an_error_of_one_line(file, overrides, message):
