@@ -53,6 +53,11 @@ class _ReadTask:
     def unit(self) -> str:
         return f"{self.number:05d}"
 
+    @property
+    def label(self) -> str:
+        first, last = self.files[0].path, self.files[-1].path
+        return f"read {self.source.name}: files {self.unit} ({first if first == last else f'{first} to {last}'})"
+
 
 def read_files(task: _ReadTask) -> tuple[Receipt, float]:
     """Read one group of files and commit the results as one unit, unless that is already done. Return
@@ -163,7 +168,7 @@ def run_reads(state: Build) -> None:
         state.metrics.task("read", tasks[position].source.name, ReadCounts.parse(counts), text_bytes, result[1])
 
     try:
-        finished = state.cluster.map(read_files, tasks, lambda task: f"read {task.source.name}: files {task.unit}")
+        finished = state.cluster.map(read_files, tasks, lambda task: task.label)
         results = in_order(counted(finished, count), len(tasks))
     except ChangedSourceError as error:
         forget_checksums(state.root, error.locations)

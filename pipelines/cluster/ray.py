@@ -155,6 +155,12 @@ class RayCluster:
             )
         return int(min((self.memory or share) * 2**attempt, most))
 
+    def _exceeds_all_nodes(self, room: int | None) -> bool:
+        """Return whether no node alive has `room` bytes for tasks. Ray keeps such a task waiting for a new node,
+        without an error.
+        """
+        return room is not None and bool(self._nodes) and room > max(node["memory"] for node in self._nodes)
+
     def _submit(self, function: Callable[[Item], Result], item: Item, label: str, room: int | None) -> Any:
         import ray
 
@@ -175,7 +181,8 @@ class RayCluster:
         """Run the tasks, as `pipelines.contracts.stage.Cluster.map` does.
 
         Ray reports a lost node at once, but its lost tasks only minutes later. Therefore, if a node is lost
-        and no task ends for 5 seconds, all tasks that were started before the loss are submitted again.
+        and no task ends for 5 seconds, all tasks that were started before the loss are submitted again. So are
+        tasks that need more memory than any node alive has, with what the largest one has; they cannot be running.
         """
         title = title_of(function)
         self.progress(title, 0, len(items))
@@ -202,6 +209,11 @@ class RayCluster:
                 running[hand_out(position, room)] = _Task(position, room)
             ready, _ = ray.wait(list(running), num_returns=1, timeout=_COUNT_SECONDS)
             if not ready:
+                for request in [each for each, task in running.items() if self._exceeds_all_nodes(task.room)]:
+                    position = running.pop(request).position
+                    ray.cancel(request)
+                    if all(task.position != position for task in running.values()):
+                        waiting.append(position)
                 for late in [task for task in running.values() if task.since < self._lost]:
                     late.since = time.monotonic()
                     # The remaining nodes may all have less memory than the lost one.
@@ -242,12 +254,19 @@ class RayCluster:
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
         """Run a task once on Ray, and return or raise as `LocalCluster.fits` does. A task whose process is
-        killed or crashes does not fit. Must be called after `map`, which starts Ray.
+        killed or crashes does not fit. If no node alive has `memory` bytes any more, return True: nothing is
+        known about the task. Must be called after `map`, which starts Ray.
         """
         import ray
 
+        request = self._submit(function, item, title_of(function), memory)
         try:
-            ray.get(self._submit(function, item, title_of(function), memory))
+            while not ray.wait([request], timeout=_COUNT_SECONDS)[0]:
+                self._look_around()
+                if self._exceeds_all_nodes(memory):
+                    ray.cancel(request)
+                    return True
+            ray.get(request)
         except Exception as error:
             cause = getattr(error, "cause", None) or error
             if isinstance(cause, UserError):

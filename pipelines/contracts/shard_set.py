@@ -200,7 +200,10 @@ def open_shard(directory: Location, record: FileRecord) -> Shard:
     except FileNotFoundError:  # the file was removed after it had been verified
         raise missing_file(directory / record.path, directory) from None
     with opened as source:
-        reader = pa.ipc.open_file(source)
+        try:
+            reader = pa.ipc.open_file(source)
+        except pa.ArrowInvalid:
+            raise CorruptFileError(f"{path}: is not an Arrow file; build it again") from None
         schema = reader.schema
         facts = json.loads((schema.metadata or {}).get(b"gristmill", b"{}"))
         if facts.get("format") != FORMAT:

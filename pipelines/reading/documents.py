@@ -27,7 +27,7 @@ from pipelines.reading.sources.registry import format_of
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web.page_process import Extractor
 
-VERSION = 9
+VERSION = 10
 """Increment when a change makes the same files yield different documents."""
 
 _FREE_RECORDS = 1 << 20  # records allowed in a file of any size

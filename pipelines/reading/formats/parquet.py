@@ -1,6 +1,6 @@
 """Parquet: one record per row, read row group by row group in batches of bounded size."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -12,7 +12,7 @@ from pipelines.reading.entries.decompress import decoded_bound
 from pipelines.reading.entries.files import SourceFile, attribute_os_errors, file_chunks
 from pipelines.reading.entries.reasons import BrokenInput
 from pipelines.reading.entries.records import Bad, TextRecord
-from pipelines.reading.formats.parquet_pages import scan_pages
+from pipelines.reading.formats.parquet_pages import ColumnChunk, row_groups, scan_pages
 from pipelines.reading.formats.table_rows import batch_records, check_text_column, is_text, record_bytes
 from pipelines.reading.sources.source import Source
 
@@ -59,38 +59,42 @@ def read_parquet(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 def _rows(file: Any, probe: Any, headers: Any, source: Source, limit: int) -> Iterator[TextRecord | Bad]:
     announced = expanded = 0
+    groups = row_groups(headers)
     for group in range(file.metadata.num_row_groups):
         announced += file.metadata.row_group(group).total_byte_size
         if announced > limit:
             raise BrokenInput("decoded_limit")
         try:
-            pages = scan_pages(headers, file.metadata.row_group(group))
+            chunks = next(groups, None)
+            if chunks is None:
+                raise BrokenInput("corrupt")
+            pages = scan_pages(headers, chunks)
             if pages.largest > _PAGE_BYTES:
                 raise BrokenInput("large_page")
-            rows = _batch_rows(file, probe, group, pages.shared)
+            rows = _batch_rows(file, probe, group, chunks, pages.shared)
             for batch in file.iter_batches(batch_size=rows, row_groups=[group]):
                 for record in batch_records(batch, source):
                     expanded += record_bytes(record)
                     if expanded > limit:
                         raise BrokenInput("decoded_limit")
                     yield record
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: the name of a column
+        except (pa.ArrowException, OSError) as error:
             if errno_of(error) is not None:
                 raise  # an error of the disk, not of the file
             raise BrokenInput("corrupt") from None
 
 
-def _batch_rows(file: Any, probe: Any, group: int, shared: Mapping[str, int]) -> int:
+def _batch_rows(file: Any, probe: Any, group: int, chunks: Sequence[ColumnChunk], shared: Mapping[str, int]) -> int:
     """Return how many rows of a row group to read at once, so that a batch stays small even if every row has
-    the longest value of each column's dictionary. `shared` is `Pages.shared`.
+    the longest value of each column's dictionary. `chunks` are the columns of the group, and `shared` is
+    `Pages.shared`.
     """
     import pyarrow.compute as pc
 
     facts = file.metadata.row_group(group)
     mean = max(1, facts.total_byte_size // max(1, facts.num_rows))
     longest = 1 + sum(shared.values())
-    paths = [facts.column(number).path_in_schema for number in range(facts.num_columns)]
-    columns = [path for path in paths if path not in shared]
+    columns = [chunk.path for chunk in chunks if chunk.path not in shared]
     for batch in probe.iter_batches(batch_size=1, row_groups=[group], columns=columns):
         for column in batch.columns:
             if isinstance(column, pa.DictionaryArray) and len(column.dictionary):

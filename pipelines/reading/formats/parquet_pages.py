@@ -1,19 +1,38 @@
 """Find out from page headers how much memory the pages of a Parquet row group claim, before Arrow allocates
 it.
 
-A page is decompressed whole, and its size and encoding may differ from what the footer says. Headers are
-structs of Thrift's compact protocol (thrift-compact-protocol.md) with the fields of PageHeader in
-parquet.thrift.
+A page is decompressed whole, and its size and encoding may differ from what the footer says. The footer and
+page headers are structs of Thrift's compact protocol (thrift-compact-protocol.md) with the fields of
+FileMetaData and PageHeader in parquet.thrift.
+
+The footer is parsed here, because pyarrow's `RowGroupMetaData.column` ends the process if the metadata of a
+column contradict its type.
 """
 
+import os
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+
+from pipelines.reading.entries.reasons import BrokenInput
 
 _FIRST_READ = 1 << 12  # enough for most headers; statistics make some longer
 _HEADER_BYTES = 1 << 24  # Arrow's limit
-_NESTED = 16  # levels of structs and lists; PageHeader has three
+_NESTED = 16  # levels of structs and lists; PageHeader has three, a row group has six
+_ROW_GROUPS, _COLUMNS, _COLUMN, _LIST = 4, 1, 3, 9  # fields of FileMetaData, RowGroup, ColumnChunk; a type of Thrift
+_PATH, _CHUNK_BYTES, _DATA_PAGE, _DICTIONARY_PAGE = 3, 7, 9, 11  # fields of ColumnMetaData
 _UNCOMPRESSED, _COMPRESSED = 2, 3
 _ENCODINGS = ((5, 2), (8, 4))  # (field of the data page header, field of the encoding in it) for versions 1 and 2
 _DELTA_BYTE_ARRAY = 7
+
+
+class ColumnChunk(NamedTuple):
+    """The path of a column, with dots, and the range [start, end) of the file in which its pages of a row
+    group are.
+    """
+
+    path: str
+    start: int
+    end: int
 
 
 class Pages(NamedTuple):
@@ -26,20 +45,41 @@ class Pages(NamedTuple):
     shared: dict[str, int]
 
 
-def scan_pages(handle: Any, group: Any) -> Pages:
+def row_groups(handle: Any) -> Iterator[list[ColumnChunk]]:
+    """Yield the columns of each row group, read from the footer. `handle` is the file, open for reading.
+    Raises BrokenInput at a row group that cannot be understood.
+    """
+    handle.seek(-8, os.SEEK_END)
+    size = int.from_bytes(handle.read(4), "little")
+    handle.seek(-8 - size, os.SEEK_END)
+    reader = _Compact(handle.read(size))
+    try:
+        for number, kind in reader.fields():
+            if (number, kind) != (_ROW_GROUPS, _LIST):
+                reader.field(kind, _NESTED)
+                continue
+            for inner in reader.elements():
+                yield [_column_chunk(chunk[_COLUMN]) for chunk in reader.value(inner, _NESTED)[_COLUMNS]]
+    except (AttributeError, LookupError, TypeError, ValueError):  # the last: also a name that is not UTF-8
+        raise BrokenInput("corrupt") from None
+
+
+def _column_chunk(facts: dict[int, Any]) -> ColumnChunk:
+    start, dictionary = facts[_DATA_PAGE], facts.get(_DICTIONARY_PAGE, 0)
+    if 0 < dictionary < start:
+        start = dictionary
+    return ColumnChunk(b".".join(facts[_PATH]).decode(), start, start + facts[_CHUNK_BYTES])
+
+
+def scan_pages(handle: Any, chunks: Sequence[ColumnChunk]) -> Pages:
     """Return the sizes of the largest pages of a row group, read from its page headers. `handle` is the file,
-    open for reading, and `group` is the metadata of the row group.
+    open for reading, and `chunks` are the columns of the row group.
 
     A column is scanned up to the first unreadable header; Arrow gets no further either.
     """
     every, shared = 0, {}
-    for number in range(group.num_columns):
-        column = group.column(number)
-        at = column.data_page_offset
-        if column.has_dictionary_page and 0 < (column.dictionary_page_offset or 0) < at:
-            at = column.dictionary_page_offset
-        end = at + column.total_compressed_size
-        largest, delta = 0, False
+    for path, start, end in chunks:
+        at, largest, delta = start, 0, False
         while 0 <= at < end and (found := _header(handle, at)):
             header, length = found
             largest = max(largest, header[_UNCOMPRESSED])
@@ -47,7 +87,7 @@ def scan_pages(handle: Any, group: Any) -> Pages:
             at += length + header[_COMPRESSED]
         every = max(every, largest)
         if delta:
-            shared[column.path_in_schema] = largest
+            shared[path] = largest
     return Pages(every, shared)
 
 
@@ -87,15 +127,25 @@ class _Compact:
         self.at = 0
 
     def struct(self, depth: int) -> dict[int, Any]:
-        fields: dict[int, Any] = {}
+        return {number: self.field(kind, depth) for number, kind in self.fields()}
+
+    def fields(self) -> Iterator[tuple[int, int]]:
+        """Yield (number, type) of each field of a struct. The caller must read its value."""
         number = 0
         while byte := self._byte():
             number = number + (byte >> 4) if byte >> 4 else self._zigzag()
-            kind = byte & 15
-            fields[number] = kind == 1 if kind in (1, 2) else self._value(kind, depth)
-        return fields
+            yield number, byte & 15
 
-    def _value(self, kind: int, depth: int) -> Any:
+    def elements(self) -> Iterator[int]:
+        """Yield the type of each element of a list. The caller must read the element."""
+        byte = self._byte()
+        for _ in range(byte >> 4 if byte >> 4 < 15 else self._varint()):
+            yield byte & 15
+
+    def field(self, kind: int, depth: int) -> Any:
+        return kind == 1 if kind in (1, 2) else self.value(kind, depth)
+
+    def value(self, kind: int, depth: int) -> Any:
         if depth == 0:
             raise ValueError("nested too deeply")
         if kind in (4, 5, 6):
@@ -103,19 +153,15 @@ class _Compact:
         if kind in (1, 2, 3):  # a byte, or a boolean in a list
             return self._byte()
         if kind in (7, 8):
-            return self._skip(8 if kind == 7 else self._varint())
+            return self._bytes(8 if kind == 7 else self._varint())
         if kind in (9, 10):
-            byte = self._byte()
-            size = byte >> 4 if byte >> 4 < 15 else self._varint()
-            for _ in range(size):
-                self._value(byte & 15, depth - 1)
-            return None
+            return [self.value(inner, depth - 1) for inner in self.elements()]
         if kind == 11:
             size = self._varint()
             kinds = self._byte() if size else 0
             for _ in range(size):
-                self._value(kinds >> 4, depth - 1)
-                self._value(kinds & 15, depth - 1)
+                self.value(kinds >> 4, depth - 1)
+                self.value(kinds & 15, depth - 1)
             return None
         if kind == 12:
             return self.struct(depth - 1)
@@ -125,10 +171,11 @@ class _Compact:
         self.at += 1
         return self._data[self.at - 1]
 
-    def _skip(self, size: int) -> None:
+    def _bytes(self, size: int) -> bytes:
         self.at += size
         if self.at > len(self._data):
             raise IndexError(self.at)
+        return self._data[self.at - size : self.at]
 
     def _varint(self) -> int:
         value = shift = 0

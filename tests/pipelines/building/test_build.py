@@ -14,6 +14,7 @@ import pytest
 import pipelines.contracts.manifest as manifests
 from gristmill.errors import (
     AccountingError,
+    BrokenTaskError,
     ConfigError,
     ConflictError,
     CorruptFileError,
@@ -594,6 +595,16 @@ def test_what_a_stage_costs_is_said_before_it_runs(corpus_file, tmp_path, capsys
     assert sum("dear: takes a year" in line for line in said) == 1
     show_plan(plan, tmp_path / "out", forecast(plan, [tmp_path / "out"]))
     assert "takes a year" not in capsys.readouterr().out
+
+
+def test_a_read_task_that_breaks_names_its_files(corpus_file, monkeypatch):
+    def exhaust(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("pipelines.building.read_step.read_documents", exhaust)
+    monkeypatch.setattr("pipelines.cluster.local.PAUSE_SECONDS", 0)
+    with pytest.raises(BrokenTaskError, match=r"^read web: files 00000 \(0\.jsonl to 1\.jsonl\): failed 3 times"):
+        run(corpus_file, "sources.web.part_bytes=1000000")
 
 
 @pytest.mark.long

@@ -125,3 +125,10 @@ def test_another_arrow_file_is_no_shard(tmp_path):
         writer.write_table(table)
     with pytest.raises(CorruptFileError, match="format is None"):
         open_shard(tmp_path, tmp_path.record("t.arrow"))
+
+
+@pytest.mark.parametrize("content", [b"", b"text"])
+def test_a_file_that_is_not_arrow_is_no_shard(tmp_path, content):
+    (tmp_path / "t.arrow").write_bytes(content)
+    with pytest.raises(CorruptFileError, match=r"t\.arrow: is not an Arrow file; build it again"):
+        open_shard(tmp_path, tmp_path.record("t.arrow"))

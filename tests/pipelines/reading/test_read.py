@@ -153,7 +153,7 @@ def test_output_matches_the_recorded_version(source: Source) -> None:
         + [[i.hex() for i in p.documents["id"].to_pylist()]]
         for p in parts_of(replace(source, max_document_bytes=200, oversized="split"), 5000)
     ]
-    assert (read.VERSION, digest(found)) == (9, "2f3b53f7a4e177950a41f04ca7c3617f")
+    assert (read.VERSION, digest(found)) == (10, "2f3b53f7a4e177950a41f04ca7c3617f")
 
 
 def test_depends_on_the_version_of_unicode() -> None:

@@ -12,7 +12,7 @@ import pytest
 from gristmill.errors import SourceError
 from pipelines.reading.documents import read_documents
 from pipelines.reading.entries.listing import list_files
-from pipelines.reading.formats.parquet_pages import _header, scan_pages
+from pipelines.reading.formats.parquet_pages import _header, row_groups, scan_pages
 from pipelines.reading.sources.source import Source
 
 
@@ -146,10 +146,9 @@ def test_pages_are_known_by_their_headers(tmp_path: Path, version: str) -> None:
         "write_batch_size": 10,
     }
     pq.write_table(pa.table({"text": texts, "kind": ["k"] * 500}), path, compression="zstd", **options)
-    group = pq.ParquetFile(path).metadata.row_group(0)
-    column = group.column(0)
+    column = pq.ParquetFile(path).metadata.row_group(0).column(0)
     with path.open("rb") as handle:
-        found = scan_pages(handle, group)
+        found = scan_pages(handle, next(row_groups(handle)))
         at, sizes = column.data_page_offset, []
         end = at + column.total_compressed_size
         while at < end:
@@ -212,4 +211,15 @@ def test_a_path_of_a_column_that_is_not_utf8_is_damage(read: Callable, encoding:
     data = bytearray(parquet(table, store_schema=False, use_dictionary=False, column_encoding={"other": encoding}))
     data[data.rindex(b"other")] = 0x8B  # in the row group; the schema comes before
     found = read("a.parquet", bytes(data), format="parquet")
+    assert (found.texts, found.bad) == ([], [("a.parquet", 0, "corrupt", None)])
+
+
+def test_a_column_that_contradicts_its_metadata_is_damage(read: Callable) -> None:
+    """One wrong bit declares a column without nulls that has a histogram of them. At such a column, pyarrow's
+    `RowGroupMetaData.column` ends the process.
+    """
+    data = parquet(pa.table({"text": ["a"]}), store_schema=False)
+    optional, required = b"\x25\x02\x18\x04text", b"\x25\x00\x18\x04text"  # an element of the schema
+    assert data.count(optional) == 1
+    found = read("a.parquet", data.replace(optional, required), format="parquet")
     assert (found.texts, found.bad) == ([], [("a.parquet", 0, "corrupt", None)])
