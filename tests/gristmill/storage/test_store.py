@@ -1,6 +1,7 @@
 """Files are either complete or absent, and a changed byte is detected on first access."""
 
 import errno
+import io
 import os
 import tempfile
 import threading
@@ -14,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.errors import CorruptFileError
-from gristmill.storage.disk import LocalPath
+from gristmill.host import Host, use_host
+from gristmill.storage.disk import LocalPath, read_range
 from gristmill.storage.location import FileRecord
 from gristmill.storage.parsing import parse_location
 from gristmill.storage.remote import _address, _store
@@ -279,6 +281,23 @@ def test_a_store_that_knows_no_condition_keeps_what_is_there(s3, tmp_path, monke
     assert path.write_new(b"first")
     assert not path.write_new(b"second")
     assert path.read_bytes() == b"first"
+
+
+def test_a_range_that_the_system_returns_in_pieces_is_read_whole(tmp_path):
+    """Linux returns at most 2 GiB less a page for one read, without an error."""
+
+    class Short(io.FileIO):
+        def read(self, size=-1):
+            return super().read(min(size, 5))
+
+    class InPieces(Host):
+        def open(self, path, mode="rb", buffering=-1):
+            return Short(path)
+
+    (tmp_path / "x").write_bytes(bytes(range(20)))
+    with use_host(InPieces()):
+        assert read_range(tmp_path / "x", 2, 15) == bytes(range(2, 15))
+        assert read_range(tmp_path / "x", 12, 99) == bytes(range(12, 20))
 
 
 def test_text_that_is_not_utf8_is_read_as_pathlib_would(tmp_path):
