@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.errors import CorruptFileError
+from gristmill.errors import CorruptFileError, UserError
 from gristmill.host import Host, use_host
 from gristmill.storage.disk import LocalPath, read_range
 from gristmill.storage.location import FileRecord
@@ -250,6 +250,32 @@ def test_a_prefix_that_another_process_removes_at_the_same_moment_is_gone(s3, tm
     with monkeypatch.context() as patch:
         patch.setattr(store, "rm", after_another)
         path.remove_tree()
+    assert not path.exists()
+
+
+def test_an_object_that_cannot_be_removed_is_an_error(s3, tmp_path, monkeypatch):
+    """A bulk removal that fails for some objects has the status 200 and a list of errors."""
+    path = parse_location(f"s3://bucket/{tmp_path.name}/prefix", s3.remote)
+    for name in ("a", "b"):
+        (path / name).write_atomic(b"one")
+    store = _store("s3", s3.remote)
+    call, refused = store._call_s3, []
+
+    async def answer(method, *arguments, **named):
+        if method == "delete_objects":
+            refused.append(named["Delete"]["Objects"].pop()["Key"])
+            return {**await call(method, *arguments, **named), "Errors": [{"Key": refused[0], "Code": "AccessDenied"}]}
+        if method == "delete_object" and len(refused) == 1:
+            raise PermissionError(named["Key"])
+        return await call(method, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_call_s3", answer)
+        with pytest.raises(UserError, match="access is denied"):
+            path.remove_tree()
+        assert [f"{tmp_path.name}/prefix/{left.name}" for left in path.iterdir()] == refused
+        path.remove_tree()
+    assert len(refused) == 2
     assert not path.exists()
 
 
