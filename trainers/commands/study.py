@@ -296,7 +296,11 @@ def _confirm(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    return _report_study(*_open(options))
+    from trainers.studies.running.study_directory import check_registered
+
+    opened, root = _open(options)
+    check_registered(opened.study, root)  # the page says that its rule was registered
+    return _report_study(opened, root)
 
 
 def _report_study(opened: "OpenStudy", root: LocalPath) -> int:

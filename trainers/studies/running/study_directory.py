@@ -66,10 +66,10 @@ def check_registered(study: Study, root: LocalPath) -> None:
         return
     known, rule = _registered(root), _rule(study)
     if known != rule:
-        names = ", ".join(sorted(n for n in {*known, *rule} if known.get(n) != rule.get(n)))
+        names = sorted(n for n in {*known, *rule} if known.get(n) != rule.get(n))
         raise ConflictError(
-            f"{root}: {names} differ from what was registered before the first run ({REGISTERED}); restore the "
-            f"values in {root / STUDY}, or give the changed study another output"
+            f"{root}: {', '.join(names)} {'differ' if len(names) > 1 else 'differs'} from what was registered before the "
+            f"first run ({REGISTERED}); set the values of {root / STUDY} again, or give the changed study another output"
         )
 
 

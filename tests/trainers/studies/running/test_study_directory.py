@@ -33,7 +33,7 @@ def test_a_rule_is_fixed_once_it_is_registered(file):
         ("metrics.last=5", "metrics"),
         ("proposal.weights={code: 1}", "proposal.weights"),
     ):
-        with pytest.raises(ConflictError, match=f"{named} differ from what was registered before the first run"):
+        with pytest.raises(ConflictError, match=f"{named} differs from what was registered before the first run"):
             register(opened(file, change)[0].study, root)
     assert read_json(root / REGISTERED)["rule"]["confirmation"]["margin"] == 0
 
@@ -45,7 +45,7 @@ def test_the_baseline_of_a_list_is_part_of_its_rule(file):
 
     study, root = of("a")
     register(study.study, root)
-    with pytest.raises(ConflictError, match=r"design\.baseline differ from what was registered"):
+    with pytest.raises(ConflictError, match=r"design\.baseline differs from what was registered"):
         register(of("b")[0].study, root)
 
 
