@@ -270,13 +270,13 @@ def _confirm_study(opened: "OpenStudy", root: LocalPath, workers: int, resources
 def _print_verdict(opened: "OpenStudy", root: LocalPath) -> None:
     from gristmill.storage.store import write_json
     from trainers.studies.outcomes.study_steps import CONFIRMATION
-    from trainers.studies.outcomes.study_table import missing_lines
+    from trainers.studies.outcomes.study_table import missing_lines, repeated_lines
     from trainers.studies.outcomes.study_verdict import candidate_runs, judge, verdict_lines
     from trainers.studies.running.study_directory import results_of
 
     runs = candidate_runs(opened, root) if opened.study.confirmation else opened.points
     results = results_of(root, runs)
-    for line in missing_lines(runs, results, censors=False):
+    for line in [*missing_lines(runs, results, censors=False), *repeated_lines(runs)]:
         _say(line)
     verdict = judge(opened, runs, results)
     write_json(root / CONFIRMATION, verdict.fields())

@@ -115,6 +115,23 @@ def missing_lines(runs: Sequence[StudyRun], results: Mapping[str, RunResult], ce
     return lines
 
 
+def repeated_lines(runs: Sequence[StudyRun]) -> list[str]:
+    """Return a line for each entry whose settings and mixture equal those of an earlier entry, so that both
+    have the same runs. Runs whose corpus is not built are ignored.
+    """
+    keys: dict[str, list[str]] = {}
+    for run in runs:
+        if run.is_ready:
+            keys.setdefault(run.entry, []).append(run.key)
+    first: dict[tuple[str, ...], str] = {}
+    pairs = [(entry, first.setdefault(tuple(its), entry)) for entry, its in keys.items()]
+    return [
+        f"{entry} has the settings and the mixture of {other}: both are the same runs, so their difference says nothing"
+        for entry, other in pairs
+        if entry != other
+    ]
+
+
 def _names(runs: Sequence[StudyRun], most: int = 5) -> str:
     more = f" and {len(runs) - most} more" if len(runs) > most else ""
     return ", ".join(run.name for run in runs[:most]) + more
