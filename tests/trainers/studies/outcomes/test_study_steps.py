@@ -214,6 +214,18 @@ def test_a_proposal_is_what_a_run_takes_as_weights(fitted):
         read_proposal(study, root)
 
 
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [("{code: x}", "got 'x', expected a number"), ("{code: -1}", "got -1.0, allowed 0"), ("{code: 0}", "all are 0")],
+)
+def test_a_proposal_with_invalid_weights_is_an_error_of_one_line(file, weights, message):
+    study, root = opened(file)
+    root.mkdir()
+    (root / PROPOSAL).write_text(f"weights: {weights}\n")
+    with pytest.raises(ConfigError, match=f"proposal.yaml: weights.*{message}"):
+        candidate_runs(study, root)
+
+
 def test_the_page_adds_up_the_energy_of_all_runs(file):
     study, root = opened(file)
     cost = footprint({"read": 6e9}, 3600, "cpu", 1).plain()
