@@ -108,7 +108,7 @@ def missing_lines(runs: Sequence[StudyRun], results: Mapping[str, RunResult], ce
         its = [run for run in runs if run.key in results and results[run.key].state == state]
         if its:
             reason = results[its[0].key].reason
-            lines.append(f"{len(its)} runs {state} and {meaning}: {_names(its)} ({reason})")
+            lines.append(f"{len(its)} of {len(runs)} runs {state} and {meaning}: {_names(its)} ({reason})")
     untrained = [run for run in runs if run.key not in results]
     if untrained:
         lines.append(f"{len(untrained)} of {len(runs)} runs have not been trained yet: {_names(untrained)}")

@@ -92,9 +92,9 @@ def test_a_diverged_run_is_censored_and_a_failed_one_left_out(finished, file):
     assert table.censored[3].all()
     assert table.censored.sum() == 2
     lines = "\n".join(missing_lines(study.points, results))
-    assert "1 runs diverged and count as no better than the worst: swarm-03/seed-0 (6 steps in a row" in lines
-    assert "1 runs failed and are left out" in lines
-    assert "1 runs diverged and are left out: swarm-03" in "\n".join(
+    assert "1 of 25 runs diverged and count as no better than the worst: swarm-03/seed-0 (6 steps in a row" in lines
+    assert "1 of 25 runs failed and are left out" in lines
+    assert "1 of 25 runs diverged and are left out: swarm-03" in "\n".join(
         missing_lines(study.points, results, censors=False)
     )
     write_tables(table, root)
@@ -386,6 +386,18 @@ def test_entries_with_equal_settings_are_said_to_be_the_same_runs(file):
     lines = plan_lines(plan_study(study, root, 2))
     assert [each for each in lines if "same runs" in each] == [line]
     assert write_study_page(study, root).read_text().count(line) == 1
+
+
+def test_an_entry_without_results_has_no_numbers(file):
+    entries = "entries: {a: {}, b: {settings: {optimizer.learning_rate: 1e-3}}}"
+    study, root = opened(file, "confirmation=null", f"design={{kind: list, baseline: a, seeds: 2, {entries}}}")
+    finish(root, study.points[:2])
+    verdict = judge(study, study.points, results_of(root, study.points))
+    line = " ".join(verdict_lines(verdict, 0.95)[-1].split())
+    assert line == "b 0 – – – – to – open (2 of 2 pairs are incomplete)"
+    page = write_study_page(study, root).read_text()
+    assert page.count("– to –") == 3
+    assert "nan" not in re.sub("<style>.*?</style>|<script>.*?</script>", "", page, flags=re.DOTALL)
 
 
 def test_a_plan_counts_what_is_left_and_predicts_from_what_was_measured(file):
