@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -297,13 +298,23 @@ class S3(NamedTuple):
 def s3() -> Iterator[S3]:
     """An S3 server on loopback with one bucket, named `bucket`. Each test uses its own prefix."""
     server = pytest.importorskip("moto.server", reason="the S3 server of the tests comes with the extra `dev`")
+    from moto.s3.responses import S3Response
+
     from gristmill.storage.remote import Remote, _store
+
+    lock, put_object = threading.Lock(), S3Response.put_object
+
+    def put_alone(response: Any) -> Any:
+        with lock:
+            return put_object(response)
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     service = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     service.start()
     host, port = service.get_host_and_port()
     with pytest.MonkeyPatch.context() as patch:
+        # moto checks the condition of a write, and then stores the object; S3 does both in one step.
+        patch.setattr(S3Response, "put_object", put_alone)
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "test")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")

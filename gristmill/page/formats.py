@@ -1,6 +1,7 @@
 """Format numbers, sizes, times and names for pages. A missing value is shown as `–`."""
 
 from datetime import UTC, datetime
+from math import isnan
 
 from gristmill.terminal import human_bytes, printable
 
@@ -13,8 +14,8 @@ def count(value: float | None) -> str:
 
 
 def decimals(value: float | None, places: int) -> str:
-    """Format a number to `places` decimal places: `1,234.50`."""
-    return NONE if value is None else f"{value:,.{places}f}"
+    """Format a number to `places` decimal places: `1,234.50`. NaN counts as missing."""
+    return NONE if value is None or isnan(value) else f"{value:,.{places}f}"
 
 
 def compact(value: float) -> str:

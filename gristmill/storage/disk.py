@@ -338,7 +338,11 @@ def read_range(path: Path, start: int, end: int) -> bytes:
     """Read the bytes [start, end) of a file; fewer if the file ends before `end`."""
     with attach_filename(path), host().open(str(path), buffering=0) as source:
         source.seek(start)
-        return source.read(max(0, end - start))
+        pieces, left = [], max(0, end - start)
+        while left and (piece := source.read(left)):  # Linux returns at most 2 GiB at a time
+            pieces.append(piece)
+            left -= len(piece)
+        return b"".join(pieces)
 
 
 def verify_once(path: Path, record: FileRecord) -> None:

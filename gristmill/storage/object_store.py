@@ -22,6 +22,7 @@ from gristmill.storage.remote import (
     modified_ns,
     read_url,
     read_url_ranges,
+    remove_file_at,
     remove_url,
     stat_url,
     write_url,
@@ -200,7 +201,7 @@ class RemotePath(Location):
     def unlink(self, missing_ok: bool = False) -> None:
         if not missing_ok and not self.is_file():
             raise FileNotFoundError(self.url)
-        remove_url(self.url, self.remote)
+        remove_file_at(self.url, self.remote)
 
     def remove_tree(self) -> None:
         remove_url(self.url, self.remote)

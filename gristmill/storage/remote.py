@@ -469,19 +469,30 @@ def create_url(url: str, remote: Remote, content: bytes) -> bool:
     return _ask(url, remote, create, size=len(content))
 
 
+def remove_file_at(url: str, remote: Remote) -> None:
+    """Remove a remote file if it exists."""
+
+    def remove(store: Any, path: str) -> None:
+        with suppress(FileNotFoundError):
+            store.rm_file(path)
+
+    _ask(url, remote, remove)
+
+
 def remove_url(url: str, remote: Remote) -> None:
-    """Remove a remote file, or everything below a prefix, if it exists."""
+    """Remove a remote file, or everything below a prefix, if it exists. A file that another process writes
+    there meanwhile may be removed too.
+    """
 
     def remove(store: Any, path: str) -> None:
         if not store.exists(path):
             return
-        if _GLOB.search(path):  # `rm` would remove what the glob matches
-            for name in store.find(path):
-                with suppress(FileNotFoundError):  # another process has removed it since
-                    store.rm_file(name)
-        else:
-            with suppress(FileNotFoundError):
+        if not _GLOB.search(path):  # `rm` would remove what the glob matches
+            with suppress(FileNotFoundError):  # another process has removed it since
                 store.rm(path, recursive=True)
+        for name in store.find(path):  # s3fs reports no errors of single objects in `rm`, only in `rm_file`
+            with suppress(FileNotFoundError):
+                store.rm_file(name)
 
     _ask(url, remote, remove, seconds=LISTING_SECONDS)
 

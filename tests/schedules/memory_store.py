@@ -130,6 +130,12 @@ class MemoryStore:
             self._disk.changes += 1
         self._world.step("answer", path)
 
+    def rm_file(self, path: str) -> None:
+        self._world.step("delete", path)
+        self._objects.pop(path, None)
+        self._disk.changes += 1
+        self._world.step("answer", path)
+
     def _below(self, path: str) -> Iterator[str]:
         last = ""
         while True:

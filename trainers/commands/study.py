@@ -275,13 +275,13 @@ def _confirm_study(opened: "OpenStudy", root: LocalPath, workers: int, resources
 def _print_verdict(opened: "OpenStudy", root: LocalPath) -> None:
     from gristmill.storage.store import write_json
     from trainers.studies.outcomes.study_steps import CONFIRMATION
-    from trainers.studies.outcomes.study_table import missing_lines
+    from trainers.studies.outcomes.study_table import missing_lines, repeated_lines
     from trainers.studies.outcomes.study_verdict import candidate_runs, judge, verdict_lines
     from trainers.studies.running.study_directory import results_of
 
     runs = candidate_runs(opened, root) if opened.study.confirmation else opened.points
     results = results_of(root, runs)
-    for line in missing_lines(runs, results, censors=False):
+    for line in [*missing_lines(runs, results, censors=False), *repeated_lines(runs)]:
         _say(line)
     verdict = judge(opened, runs, results)
     write_json(root / CONFIRMATION, verdict.fields())
@@ -301,7 +301,11 @@ def _confirm(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    return _report_study(*_open(options))
+    from trainers.studies.running.study_directory import check_registered
+
+    opened, root = _open(options)
+    check_registered(opened.study, root)  # the page says that its rule was registered
+    return _report_study(opened, root)
 
 
 def _report_study(opened: "OpenStudy", root: LocalPath) -> int:

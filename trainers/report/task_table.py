@@ -42,8 +42,8 @@ class Result:
 @dataclass(frozen=True)
 class Group:
     """The results of runs with the same settings on one task and split (see `group_results`). `label` names
-    enough settings to tell the group from the other groups of its task and split; it is empty if there are
-    none.
+    enough settings to tell the group from the other groups of its task and split; it is empty if there are no
+    other groups.
     """
 
     task: str
@@ -136,9 +136,13 @@ def _differing(own: Mapping[str, str], peers: Sequence[Mapping[str, str]]) -> li
 
 def _label(own: Mapping[str, str], peers: Sequence[Mapping[str, str]]) -> str:
     """Return a label for `own`: its first three settings that differ among `peers`, or more if three do not
-    tell it from the others. The label ends in `...` if further settings differ. `peers` includes `own`.
+    tell it from the others. The label ends in `...` if further settings differ. If `own` only lacks settings
+    that others have, the label names up to three of these. `peers` includes `own`.
     """
     differing = _differing(own, peers)
+    if not differing:
+        lacking = dict.fromkeys(name for peer in peers for name in peer if name not in own)
+        return " ".join(f"without {name}" for name in list(lacking)[:_MOST_SHOWN])
     shown = min(_MOST_SHOWN, len(differing))
     while (
         shown < len(differing)

@@ -13,6 +13,7 @@ from gristmill.terminal import human_bytes, human_count
         (lambda: formats.count(None), "–"),
         (lambda: formats.decimals(2.5, 4), "2.5000"),
         (lambda: formats.decimals(None, 4), "–"),
+        (lambda: formats.decimals(float("nan"), 4), "–"),
         (lambda: formats.compact(9876), "9,876"),
         (lambda: formats.compact(12345), "12.35k"),
         (lambda: formats.compact(-1234567), "-1.235M"),

@@ -1,6 +1,7 @@
 """Files are either complete or absent, and a changed byte is detected on first access."""
 
 import errno
+import io
 import os
 import tempfile
 import threading
@@ -13,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.errors import CorruptFileError
-from gristmill.storage.disk import LocalPath
+from gristmill.errors import CorruptFileError, UserError
+from gristmill.host import Host, use_host
+from gristmill.storage.disk import LocalPath, read_range
 from gristmill.storage.location import FileRecord
 from gristmill.storage.parsing import parse_location
 from gristmill.storage.remote import _address, _store
@@ -251,6 +253,32 @@ def test_a_prefix_that_another_process_removes_at_the_same_moment_is_gone(s3, tm
     assert not path.exists()
 
 
+def test_an_object_that_cannot_be_removed_is_an_error(s3, tmp_path, monkeypatch):
+    """A bulk removal that fails for some objects has the status 200 and a list of errors."""
+    path = parse_location(f"s3://bucket/{tmp_path.name}/prefix", s3.remote)
+    for name in ("a", "b"):
+        (path / name).write_atomic(b"one")
+    store = _store("s3", s3.remote)
+    call, refused = store._call_s3, []
+
+    async def answer(method, *arguments, **named):
+        if method == "delete_objects":
+            refused.append(named["Delete"]["Objects"].pop()["Key"])
+            return {**await call(method, *arguments, **named), "Errors": [{"Key": refused[0], "Code": "AccessDenied"}]}
+        if method == "delete_object" and len(refused) == 1:
+            raise PermissionError(named["Key"])
+        return await call(method, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_call_s3", answer)
+        with pytest.raises(UserError, match="access is denied"):
+            path.remove_tree()
+        assert [f"{tmp_path.name}/prefix/{left.name}" for left in path.iterdir()] == refused
+        path.remove_tree()
+    assert len(refused) == 2
+    assert not path.exists()
+
+
 @pytest.mark.parametrize("name", ["run[1]", "run?", "run*"])
 def test_only_the_prefix_itself_is_removed_whatever_its_characters(s3, tmp_path, name):
     root = parse_location(f"s3://bucket/{tmp_path.name}", s3.remote)
@@ -279,6 +307,23 @@ def test_a_store_that_knows_no_condition_keeps_what_is_there(s3, tmp_path, monke
     assert path.write_new(b"first")
     assert not path.write_new(b"second")
     assert path.read_bytes() == b"first"
+
+
+def test_a_range_that_the_system_returns_in_pieces_is_read_whole(tmp_path):
+    """Linux returns at most 2 GiB less a page for one read, without an error."""
+
+    class Short(io.FileIO):
+        def read(self, size=-1):
+            return super().read(min(size, 5))
+
+    class InPieces(Host):
+        def open(self, path, mode="rb", buffering=-1):
+            return Short(path)
+
+    (tmp_path / "x").write_bytes(bytes(range(20)))
+    with use_host(InPieces()):
+        assert read_range(tmp_path / "x", 2, 15) == bytes(range(2, 15))
+        assert read_range(tmp_path / "x", 12, 99) == bytes(range(12, 20))
 
 
 def test_text_that_is_not_utf8_is_read_as_pathlib_would(tmp_path):

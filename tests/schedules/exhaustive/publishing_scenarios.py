@@ -255,7 +255,7 @@ def write_while_old_files_are_removed() -> Scenario:
 
 def write_while_removed() -> Scenario:
     """A process writes a file into a directory that another process also creates and then removes. Neither
-    process fails.
+    process fails. The file is whole or absent at any time; if the writer ends last, it is there.
     """
     place = LocalPath(ROOT) / "units"
 
@@ -263,14 +263,23 @@ def write_while_removed() -> Scenario:
         (place / "theirs").write_atomic(b"theirs")
         place.remove_tree()
 
+    def is_written(world: Simulation, event: Event) -> None:
+        content = world.disk.peek(str(place / "ours"))
+        assert content in (None, b"ours"), f"the file holds {content!r}"
+        world.facts["last"] = event.agent
+
     def start(world: Simulation) -> None:
+        world.watch(is_written)
         world.start("writer", lambda: (place / "ours").write_atomic(b"ours"))
         world.start("remover", remove)
 
     def judge(world: Simulation) -> None:
         all_ended(world)
+        if not _killed(world):
+            assert not world.disk.leftovers(), f"left over: {world.disk.leftovers()}"
+            assert world.facts["last"] != "writer" or world.disk.peek(str(place / "ours")), "the file was not written"
         next_run(world, lambda: (place / "ours").write_atomic(b"ours"))
-        assert world.disk.peek(str(place / "ours")) == b"ours", "the file was not written"
+        assert world.disk.peek(str(place / "ours")) == b"ours", "the next run wrote nothing"
 
     return Scenario("write and remove", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=2000)
 

@@ -160,6 +160,16 @@ def test_configurations_that_differ_in_many_settings_have_labels_of_their_own(tm
     assert [line.split()[1].rstrip(",") for line in lines] == ["0.8000", "0.6000", "0.4000"]
 
 
+def test_a_configuration_that_lacks_a_setting_of_the_others_is_labelled_by_it(tmp_path):
+    """A run made before the setting existed lacks it."""
+    settings = [{"w": 1}, {"w": 1, "x": 1}, {"w": 1, "x": 2}]
+    runs = [make_scored(tmp_path, f"{i}", 8 * (i + 1), "rte", data=its) for i, its in enumerate(settings)]
+    results = read_results(runs)
+    labels = ["without data.x", "data.x=1", "data.x=2"]
+    assert [group.label for group in group_results(results)] == labels
+    assert [line.split("  ")[1] for line in suite_lines(load_suite("glue"), results)] == labels
+
+
 def test_a_configuration_of_a_suite_is_one_line_even_if_a_task_has_no_other(tmp_path):
     small, large = {"data": {"w": 1}}, {"data": {"w": 2}}
     runs = [

@@ -7,6 +7,7 @@ from tests.trainers.studies.study_files import finish, opened, write_study
 from trainers.__main__ import main
 from trainers.studies.outcomes.study_steps import read_proposal
 from trainers.studies.outcomes.study_verdict import candidate_runs
+from trainers.studies.running.study_directory import register
 
 
 @pytest.fixture
@@ -37,6 +38,17 @@ def test_every_part_runs_from_the_files_of_the_study(file, capsys):
     weights = read_proposal(study, root)
     assert main(["study", "propose", *tables, "kl=0.001", "prior={code: 1, notes: 1, plays: 1}", "draws=20"]) == 0
     assert max(weights, key=weights.get) in capsys.readouterr().out
+
+
+def test_a_page_with_another_rule_than_the_registered_one_is_refused(file, capsys):
+    study, root = opened(file)
+    register(study.study, root)
+    finish(root, study.proxies)
+    assert main(["study", "report", str(file)]) == 0
+    page = (root / "report.html").read_bytes()
+    assert main(["study", "report", str(file), "confirmation.level=0.6"]) != 0
+    assert "confirmation differs from what was registered before the first run" in capsys.readouterr().err
+    assert (root / "report.html").read_bytes() == page
 
 
 @pytest.mark.parametrize(

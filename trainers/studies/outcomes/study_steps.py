@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.config import dump_yaml, load_yaml, plain
+from gristmill.config import dump_yaml, load_yaml, parse, plain
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import digest, read_json, write_json
+from trainers.config.pretraining import Data
 from trainers.studies.designs.study_runs import OpenStudy
 from trainers.studies.fit_study import MetricFit, fit_metrics, fit_record, laws_of
 from trainers.studies.laws import LAWS
@@ -173,6 +174,8 @@ def _load_proposal(root: LocalPath) -> dict[str, Any]:
     record = load_yaml(root / PROPOSAL)
     if not isinstance(record.get("weights"), dict):
         raise UserError(f"{root / PROPOSAL}: lacks the mapping 'weights'; make it again with `study propose`")
+    for shares in (record["weights"], record.get("shares", record["weights"])):
+        parse(Data, {"weights": shares}, str(root / PROPOSAL))  # raises for a share that is no number of 0 or more
     return record
 
 

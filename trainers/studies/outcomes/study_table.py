@@ -108,11 +108,28 @@ def missing_lines(runs: Sequence[StudyRun], results: Mapping[str, RunResult], ce
         its = [run for run in runs if run.key in results and results[run.key].state == state]
         if its:
             reason = results[its[0].key].reason
-            lines.append(f"{len(its)} runs {state} and {meaning}: {_names(its)} ({reason})")
+            lines.append(f"{len(its)} of {len(runs)} runs {state} and {meaning}: {_names(its)} ({reason})")
     untrained = [run for run in runs if run.key not in results]
     if untrained:
         lines.append(f"{len(untrained)} of {len(runs)} runs have not been trained yet: {_names(untrained)}")
     return lines
+
+
+def repeated_lines(runs: Sequence[StudyRun]) -> list[str]:
+    """Return a line for each entry whose settings and mixture equal those of an earlier entry, so that both
+    have the same runs. Runs whose corpus is not built are ignored.
+    """
+    keys: dict[str, list[str]] = {}
+    for run in runs:
+        if run.is_ready:
+            keys.setdefault(run.entry, []).append(run.key)
+    first: dict[tuple[str, ...], str] = {}
+    pairs = [(entry, first.setdefault(tuple(its), entry)) for entry, its in keys.items()]
+    return [
+        f"{entry} has the settings and the mixture of {other}: both are the same runs, so their difference says nothing"
+        for entry, other in pairs
+        if entry != other
+    ]
 
 
 def _names(runs: Sequence[StudyRun], most: int = 5) -> str:

@@ -113,11 +113,16 @@ def verdict_lines(verdict: StudyVerdict, level: float) -> list[str]:
     """
     lines = [f"{'':32} {'pairs':>5} {'mean':>8} {'difference':>10} {'error':>8} {f'{level:.0%} interval':>20}  verdict"]
     for each in verdict.overall:
-        interval = f"{each.low:+.4f} to {each.high:+.4f}"
-        shown = f"{each.difference:+10.4f} {each.error:8.4f} {interval:>20}"
+        mean, error = _shown(each.mean, ".4f"), _shown(each.error, ".4f")
+        interval = f"{_shown(each.low, '+.4f')} to {_shown(each.high, '+.4f')}"
+        shown = f"{_shown(each.difference, '+.4f'):>10} {error:>8} {interval:>20}"
         note = f" ({each.reason})" if each.reason else ""
         if each.entry == verdict.baseline:
-            lines.append(f"{each.entry[-32:]:32} {each.pairs:5} {each.mean:8.4f} {'':40}  the baseline")
+            lines.append(f"{each.entry[-32:]:32} {each.pairs:5} {mean:>8} {'':40}  the baseline")
         else:
-            lines.append(f"{each.entry[-32:]:32} {each.pairs:5} {each.mean:8.4f} {shown}  {each.verdict}{note}")
+            lines.append(f"{each.entry[-32:]:32} {each.pairs:5} {mean:>8} {shown}  {each.verdict}{note}")
     return lines
+
+
+def _shown(value: float, form: str) -> str:
+    return "–" if np.isnan(value) else format(value, form)

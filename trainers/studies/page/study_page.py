@@ -20,6 +20,7 @@ from trainers.studies.outcomes.study_table import (
     MetricNoise,
     measured_metrics,
     missing_lines,
+    repeated_lines,
     run_table,
     unmeasured_lines,
 )
@@ -40,7 +41,8 @@ _LISTED, _POINTS = 300, 1000  # the most runs in the table of runs; the most poi
 @dataclass(frozen=True)
 class Findings:
     """The results of a study so far. `judged` are the runs that `verdict` compares. `fit` is the record that
-    `fit_step` wrote. The lines in `missing` say what is missing, left out or out of date.
+    `fit_step` wrote. The lines in `missing` say what is missing, left out or out of date, and
+    which entries have the same runs.
     """
 
     opened: OpenStudy
@@ -90,6 +92,7 @@ def collect(opened: OpenStudy, root: LocalPath) -> Findings:
         results |= its
     if any(run.key in results for run in judged):
         verdict = judge(opened, judged, results)
+        missing += repeated_lines(judged)
     return Findings(opened, unique((*runs, *judged)), judged, results, fit, proposal, verdict, missing)
 
 

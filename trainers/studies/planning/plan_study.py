@@ -18,6 +18,7 @@ from trainers.studies.designs.reused_ratios import VIRTUAL
 from trainers.studies.designs.study_run import StudyRun, unique
 from trainers.studies.designs.study_runs import OpenStudy
 from trainers.studies.outcomes.study_steps import PROPOSAL, doremi_mixture
+from trainers.studies.outcomes.study_table import repeated_lines
 from trainers.studies.outcomes.study_verdict import candidate_runs
 from trainers.studies.running.study_directory import CALIBRATION, RUNS, results_of
 from trainers.studies.running.train_study_run import RunResult, read_result
@@ -265,7 +266,7 @@ def plan_lines(plan: StudyPlan) -> list[str]:
     for stage in plan.stages:
         states = ", ".join(f"{count} {state}" for state, count in sorted(stage.states.items()))
         seconds = plan.seconds(stage)
-        time = "unknown" if seconds is None else duration(seconds)
+        time = "time unknown" if seconds is None else duration(seconds)
         lines.append(
             f"{stage.name:13} {stage.runs} runs{f' ({states})' if states else ''}, {stage.to_train} to train: "
             f"{compact(stage.tokens)} tokens, {stage.flops:.3g} operations, {time}; {compact(stage.parameters)} parameters"
@@ -275,7 +276,8 @@ def plan_lines(plan: StudyPlan) -> list[str]:
     if target is not None and target.parameters:
         share = sum(stage.flops for stage in plan.stages) / (6 * target.parameters * target.tokens)
         lines.append(f"target        the study takes {share:.2%} of its 6 N D operations")
-    return [*lines, *_domain_lines(opened), *_reused_lines(opened)]
+    repeated = [] if study.has_mixtures else repeated_lines(opened.points)
+    return [*lines, *_domain_lines(opened), *_reused_lines(opened), *repeated]
 
 
 def _reused_lines(opened: OpenStudy) -> list[str]:

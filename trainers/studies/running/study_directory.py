@@ -8,7 +8,7 @@ corpora/KEY.log    the output of a corpus build; KEY.json says why the build fai
 ratios.csv  metrics.csv  fit.json  proposal.yaml  confirmation.json  scaling.json  report.html
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,18 @@ _FORMAT = "gristmill-study/1"
 
 
 def load_study(path: Path, overrides: Iterable[str] = ()) -> Study:
-    """Read a study from a study file or from the directory of a study, with `a.b=value` overrides. Raises
-    ConfigError if the file is missing or invalid.
+    """Read a study from a study file or from the directory of a study, with `a.b=value` overrides. If the
+    directory has been moved, it becomes the study's `output`. Raises ConfigError if the file is missing or
+    invalid.
     """
     file = path / STUDY if path.is_dir() else path
     if path.is_dir() and not file.exists():
         raise ConfigError(f"{path}: holds no {STUDY}; give a study file, or a directory in which a study has run")
-    return parse(Study, override(load_yaml(file), list(overrides)), str(file))
+    data = load_yaml(file)
+    output = data.get("output")
+    if path.is_dir() and isinstance(output, str) and Path(output).resolve() != path.resolve():
+        data = {**data, "output": str(path.absolute())}
+    return parse(Study, override(data, list(overrides)), str(file))
 
 
 def root_of(study: Study) -> LocalPath:
@@ -66,10 +71,10 @@ def check_registered(study: Study, root: LocalPath) -> None:
         return
     known, rule = _registered(root), _rule(study)
     if known != rule:
-        names = ", ".join(sorted(n for n in {*known, *rule} if known.get(n) != rule.get(n)))
+        names = sorted(n for n in {*known, *rule} if known.get(n) != rule.get(n))
         raise ConflictError(
-            f"{root}: {names} differ from what was registered before the first run ({REGISTERED}); restore the "
-            f"values in {root / STUDY}, or give the changed study another output"
+            f"{root}: {', '.join(names)} {'differ' if len(names) > 1 else 'differs'} from what was registered before the "
+            f"first run ({REGISTERED}); set the values of {root / STUDY} again, or give the changed study another output"
         )
 
 
@@ -92,8 +97,17 @@ def _registered(root: LocalPath) -> dict[str, Any]:
 
 def _changes(study: Study, root: LocalPath) -> list[str]:
     try:
-        before = plain(load_study(root))
+        before = plain(load_study(root / STUDY))
     except (ConfigError, CorruptFileError):
         return []
-    now = plain(study)
-    return [f"{name}: {before.get(name)!r} -> {now[name]!r}" for name in now if before.get(name) != now[name]]
+    return list(_differences(before, plain(study)))
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key in {**before, **now}:
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differences(old, new, f"{prefix}{key}.")
+        elif old != new or (key in before) != (key in now):
+            shown = [repr(fields[key]) if key in fields else "nothing" for fields in (before, now)]
+            yield f"{prefix}{key}: {shown[0]} -> {shown[1]}"

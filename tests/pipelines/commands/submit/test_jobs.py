@@ -241,7 +241,12 @@ def test_a_log_is_written_once_however_often_the_connection_breaks(said):
 
 
 def test_a_log_that_cannot_be_written_is_an_error(said):
+    written = []
+
     def write(text):
+        if written:
+            pytest.fail("the log is written again")
+        written.append(text)
         raise BrokenPipeError
 
     cluster = Cluster(0)

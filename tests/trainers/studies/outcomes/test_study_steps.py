@@ -92,9 +92,9 @@ def test_a_diverged_run_is_censored_and_a_failed_one_left_out(finished, file):
     assert table.censored[3].all()
     assert table.censored.sum() == 2
     lines = "\n".join(missing_lines(study.points, results))
-    assert "1 runs diverged and count as no better than the worst: swarm-03/seed-0 (6 steps in a row" in lines
-    assert "1 runs failed and are left out" in lines
-    assert "1 runs diverged and are left out: swarm-03" in "\n".join(
+    assert "1 of 25 runs diverged and count as no better than the worst: swarm-03/seed-0 (6 steps in a row" in lines
+    assert "1 of 25 runs failed and are left out" in lines
+    assert "1 of 25 runs diverged and are left out: swarm-03" in "\n".join(
         missing_lines(study.points, results, censors=False)
     )
     write_tables(table, root)
@@ -212,6 +212,18 @@ def test_a_proposal_is_what_a_run_takes_as_weights(fitted):
     (root / PROPOSAL).write_text("predicted: 3\n")
     with pytest.raises(UserError, match="lacks the mapping 'weights'; make it again with `study propose`"):
         read_proposal(study, root)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [("{code: x}", "got 'x', expected a number"), ("{code: -1}", "got -1.0, allowed 0"), ("{code: 0}", "all are 0")],
+)
+def test_a_proposal_with_invalid_weights_is_an_error_of_one_line(file, weights, message):
+    study, root = opened(file)
+    root.mkdir()
+    (root / PROPOSAL).write_text(f"weights: {weights}\n")
+    with pytest.raises(ConfigError, match=f"proposal.yaml: weights.*{message}"):
+        candidate_runs(study, root)
 
 
 def test_the_page_adds_up_the_energy_of_all_runs(file):
@@ -364,6 +376,28 @@ def test_a_design_that_compares_has_no_laws(file):
     page = write_study_page(study, root).read_text()
     assert "more nats per target over" in page
     assert "bits per byte" not in page
+
+
+def test_entries_with_equal_settings_are_said_to_be_the_same_runs(file):
+    entries = "entries: {a: {}, b: {settings: {optimizer.learning_rate: 1e-3}}, c: {}}"
+    study, root = opened(file, "confirmation=null", f"design={{kind: list, baseline: a, seeds: 2, {entries}}}")
+    finish(root, study.proxies)
+    line = "c has the settings and the mixture of a: both are the same runs, so their difference says nothing"
+    lines = plan_lines(plan_study(study, root, 2))
+    assert [each for each in lines if "same runs" in each] == [line]
+    assert write_study_page(study, root).read_text().count(line) == 1
+
+
+def test_an_entry_without_results_has_no_numbers(file):
+    entries = "entries: {a: {}, b: {settings: {optimizer.learning_rate: 1e-3}}}"
+    study, root = opened(file, "confirmation=null", f"design={{kind: list, baseline: a, seeds: 2, {entries}}}")
+    finish(root, study.points[:2])
+    verdict = judge(study, study.points, results_of(root, study.points))
+    line = " ".join(verdict_lines(verdict, 0.95)[-1].split())
+    assert line == "b 0 – – – – to – open (2 of 2 pairs are incomplete)"
+    page = write_study_page(study, root).read_text()
+    assert page.count("– to –") == 3
+    assert "nan" not in re.sub("<style>.*?</style>|<script>.*?</script>", "", page, flags=re.DOTALL)
 
 
 def test_a_plan_counts_what_is_left_and_predicts_from_what_was_measured(file):
