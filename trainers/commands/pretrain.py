@@ -82,7 +82,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     if config.init is not None and not (run / "run.json").exists():
         from trainers.training.begin import check_parent
 
-        check_parent(config, corpus)
+        check_parent(config, corpus.tokenizer.specials)
     with locked(run):
         opened = open_run(run, config, corpus, options.another_corpus)
         if opened.finished:

@@ -53,6 +53,11 @@ _DECISIVE = (
         "inner_group_num",
     ),
 )
+# Fields that decide the shapes of tensors. The number of positions and the size of the vocabulary may differ.
+_SIZES = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "n_embd", "n_layer", "d_model", "d_ff", "num_layers"),
+    *("num_decoder_layers", "encoder_layers", "decoder_layers"),
+)
 # Fields that our configurations lack, each with the only value that our models support.
 _FIXED = {"position_embedding_type": "absolute", "sliding_window": None, "use_sliding_window": False}
 
@@ -103,10 +108,10 @@ def model_of(path: Path, specials: dict[str, int]) -> Model:
 
 def check_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path) -> None:
     """Raise ConfigError if two Hugging Face configurations, `ours` for our model and `theirs` from `path`,
-    differ in a field of `_DECISIVE` that both set, in a field of `_FIXED` that `theirs` sets, or in how they
+    differ in a field of `_SIZES` or `_DECISIVE` that both set, in a field of `_FIXED` that `theirs` sets, or in how they
     scale rotary positions.
     """
-    for name in (*_DECISIVE, *_FIXED):
+    for name in (*_SIZES, *_DECISIVE, *_FIXED):
         here, there = ours.get(name, _FIXED.get(name)), theirs.get(name)
         if here != there and (None not in (here, there) or (name in _FIXED and there is not None)):
             raise ConfigError(
@@ -143,7 +148,8 @@ def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[st
             )
     except (OSError, SafetensorError) as error:
         raise UserError(f"init.path: the tensors of {path} cannot be read ({error}); copy them again") from error
-    for name, there, expected in sorted(info["mismatched_keys"]):
+    if wrong := sorted(info["mismatched_keys"]):
+        name, there, expected = wrong[0]
         raise UserError(
             f"init.path: tensor {name}: {path} has {list(there)}, its config.json requires {list(expected)}; copy config.json "
             f"and the tensors again"

@@ -16,15 +16,15 @@ from trainers.config.architecture import RECURRENT_RATES, Model
 from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
 from trainers.data.job_interface import JobCorpus
-from trainers.engine.assembly import build_forward
 from trainers.inference.base import base_weights
+from trainers.inference.export_form import config_of
 from trainers.inference.model_export import load_trained
 from trainers.models import MODELS
 from trainers.runs import checkpoint
 from trainers.runs.checkpoint import Checkpoint, ParallelLayout
 from trainers.runs.parent import (
     checkpoint_of,
-    describe,
+    kind_of,
     read_published,
     read_vocabularies,
     require_unchanged,
@@ -78,7 +78,7 @@ def read_state(
     path, kind, specials = LocalPath(init.path), record["kind"], corpus.tokenizer.specials
     if kind == "hugging_face":
         require_unchanged(path, weights_digest(path), record["fingerprints"]["weights"])
-        weights = _hugging_face(path, config, specials)
+        weights = _hugging_face(path, config.model, specials)
     elif kind == "export":
         require_unchanged(path, read_json(path / "gristmill.json", "export again")["checkpoint"], record["checkpoint"])
         trained = load_trained(path)
@@ -108,16 +108,21 @@ def read_state(
     return _Weights(weights)
 
 
-def check_parent(config: Job, corpus: JobCorpus) -> None:
-    """Check that a new pretraining run with this resolved `config` can begin from the weights of its parent.
-    Raises the errors of `describe` and `read_state`.
-    """
-    import torch
+def check_parent(config: Job, specials: dict[str, int]) -> None:
+    """Check that the model of a new run fits its parent as that is configured. Weights are not read: tensors
+    that contradict the parent's configuration are found when training begins.
 
-    record = describe(config, corpus)
-    with torch.device("meta"):
-        network = build_forward(config, corpus.tokenizer.specials, {}).model
-    read_state(config, corpus, record, {name: tuple(each.shape) for name, each in network.named_parameters()})
+    Raises ConfigError if the models differ, and UserError if the parent's configuration cannot be read.
+    """
+    assert config.init is not None
+    path = LocalPath(config.init.path)
+    kind = kind_of(path)
+    if kind == "hugging_face":
+        _check_published(path, config.model, specials)
+    elif kind == "export":
+        _check_model(config.model, config_of(path, read_json(path / "gristmill.json", "export again")).model)
+    else:
+        _check_model(config.model, read_config(path).model)
 
 
 def _transferred(
@@ -205,8 +210,7 @@ def _check_model(ours: Model, theirs: Model) -> None:
             raise ConfigError(f"model.{field.name}: got {here}, the model of init.path has {there}; set it to this")
 
 
-def _hugging_face(path: LocalPath, config: Job, specials: dict[str, int]) -> dict[str, Any]:
-    model = config.model
+def _check_published(path: LocalPath, model: Model, specials: dict[str, int]) -> None:
     weight_files(path)
     written = read_published(path)
     ours = MODELS[model.architecture].configuration(model, specials)
@@ -218,6 +222,10 @@ def _hugging_face(path: LocalPath, config: Job, specials: dict[str, int]) -> dic
     if model.position != model.traits.positions[0]:
         raise ConfigError(f"model.position: got {model.position}, {path} has {model.traits.positions[0]}")
     check_configuration(ours.to_dict(), read_configuration(path).to_dict(), path)
+
+
+def _hugging_face(path: LocalPath, model: Model, specials: dict[str, int]) -> dict[str, Any]:
+    _check_published(path, model, specials)
     weights, absent = published_weights(path, model)
     if absent:
         raise ConfigError(

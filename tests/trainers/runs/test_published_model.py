@@ -297,7 +297,11 @@ def test_damaged_and_pickled_directories_are_one_line(tmp_path):
     saved = build_model(model, SPECIAL_IDS, 0)
     saved.save_pretrained(tmp_path)
     weights = tmp_path / "model.safetensors"
-    content = weights.read_bytes()
+    content, config = weights.read_bytes(), (tmp_path / "config.json").read_text()
+    (tmp_path / "config.json").write_text(json.dumps({**json.loads(config), "intermediate_size": 96}))
+    with pytest.raises(UserError, match=r"tensor .*: .* has \[\d+.*\], its config.json requires \[.*96.*\]; copy"):
+        published_weights(tmp_path, model)
+    (tmp_path / "config.json").write_text(config)
     weights.write_bytes(content[: len(content) // 2])
     with pytest.raises(UserError, match=r"the tensors of .* cannot be read"):
         published_weights(tmp_path, model)
