@@ -430,6 +430,8 @@ def _kind(data: Any) -> str:
         return "a mapping"
     if isinstance(data, (list, tuple)):
         return "a list"
+    if isinstance(data, int) and data.bit_length() > 256:  # Python refuses to write very large ones
+        return f"a number of {data.bit_length():,} bits"
     return "nothing" if data is None else repr(data)
 
 

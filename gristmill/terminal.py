@@ -3,10 +3,10 @@
 import re
 
 # Control characters; characters that reorder or hide text (bidirectional controls, invisible operators, line
-# separators, tags); and halves of surrogate pairs, which cannot be encoded. Joiners are not included, because
-# emoji and several scripts need them.
+# separators, tags); and code points that are no characters: U+FFFE, U+FFFF and halves of surrogate pairs.
+# Joiners are not included, because emoji and several scripts need them.
 _UNSAFE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+    "[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
 )
 
 
@@ -18,7 +18,7 @@ def printable(text: str, lines: bool = False) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether `text` can be encoded as UTF-8. An argument or the name of a file that holds other bytes cannot."""
+    """Return whether `text` can be encoded as UTF-8. A command-line argument or file name with other bytes cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -18,6 +18,11 @@ def decimals(value: float | None, places: int) -> str:
     return NONE if value is None or isnan(value) else f"{value:,.{places}f}"
 
 
+def signed(value: float | None, places: int) -> str:
+    """Format a difference like `decimals`, with its sign: `+1,234.50`."""
+    return NONE if value is None or isnan(value) else f"{value:+,.{places}f}"
+
+
 def compact(value: float) -> str:
     """Format a number with at most four significant digits: `9,876`, `1.235M`."""
     for limit, divisor, unit in ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):

@@ -37,7 +37,7 @@ def _environment(folder: Path) -> "Environment":
         lstrip_blocks=True,
     )
     environment.filters.update(
-        count=formats.count, decimals=formats.decimals, compact=formats.compact, in_words=formats.in_words,
+        count=formats.count, decimals=formats.decimals, signed=formats.signed, compact=formats.compact, in_words=formats.in_words,
         size=formats.size, percent=formats.percent, duration=formats.duration, time=formats.time, breakable=_breakable,
         colour=series_colour, dashes=series_dashes,
     )  # fmt: skip

@@ -487,7 +487,7 @@ def remove_url(url: str, remote: Remote) -> None:
     def remove(store: Any, path: str) -> None:
         if not store.exists(path):
             return
-        if not _GLOB.search(path):  # `rm` would remove what the glob matches
+        if not _GLOB.search(path):  # with a glob in `path`, `rm` would remove what it matches
             with suppress(FileNotFoundError):  # another process has removed it since
                 store.rm(path, recursive=True)
         for name in store.find(path):  # s3fs reports no errors of single objects in `rm`, only in `rm_file`

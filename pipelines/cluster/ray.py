@@ -37,6 +37,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 _RAY_NEEDS = 64 << 10  # free bytes that Ray needs to start; it survives a disk that fills up later
 _COUNT_SECONDS = 5.0
+_REPLACED_SECONDS = 300.0  # time for an autoscaler to put another node in the place of one that is gone
 _INTENDED = (1, 4)  # Ray's death reasons for a node that was told to stop, and for an idle one
 
 
@@ -85,6 +86,8 @@ class RayCluster:
     _nodes: list[dict[str, float]] = field(default_factory=list, init=False)
     _gone: frozenset[str] = field(default=frozenset(), init=False)
     _lost: float = field(default=float("-inf"), init=False)  # when the loss of a node was last noticed
+    _largest: float = field(default=0.0, init=False)  # bytes for tasks of the largest node alive
+    _shrunk: float = field(default=float("-inf"), init=False)  # when `_largest` last became smaller
 
     def _start(self) -> None:
         if self._started:
@@ -135,6 +138,10 @@ class RayCluster:
         if gone - self._gone:
             self._lost = time.monotonic()
         self._gone = gone
+        largest = max((node["memory"] for node in self._nodes), default=0.0)
+        if largest < self._largest:
+            self._shrunk = time.monotonic()
+        self._largest = largest
         if self.address is not None:
             self.workers = max(1, int(sum(node["CPU"] for node in self._nodes)))
         self._counted = time.monotonic()
@@ -156,10 +163,12 @@ class RayCluster:
         return int(min((self.memory or share) * 2**attempt, most))
 
     def _exceeds_all_nodes(self, room: int | None) -> bool:
-        """Return whether no node alive has `room` bytes for tasks. Ray keeps such a task waiting for a new node,
-        without an error.
+        """Return whether a task with the memory limit `room` needs more than any node alive has, and no larger
+        node came in the last minutes. Ray reports no error for such a task, and keeps it waiting for a new node.
         """
-        return room is not None and bool(self._nodes) and room > max(node["memory"] for node in self._nodes)
+        if room is None or not self._nodes or room <= self._largest:
+            return False
+        return time.monotonic() - self._shrunk >= _REPLACED_SECONDS
 
     def _submit(self, function: Callable[[Item], Result], item: Item, label: str, room: int | None) -> Any:
         import ray
@@ -181,8 +190,9 @@ class RayCluster:
         """Run the tasks, as `pipelines.contracts.stage.Cluster.map` does.
 
         Ray reports a lost node at once, but its lost tasks only minutes later. Therefore, if a node is lost
-        and no task ends for 5 seconds, all tasks that were started before the loss are submitted again. So are
-        tasks that need more memory than any node alive has, with what the largest one has; they cannot be running.
+        and no task ends for 5 seconds, all tasks that were started before the loss are submitted again. Tasks
+        that need more memory than any node alive has cannot be running: if no larger node comes for 5 minutes,
+        they are submitted again with the memory of the largest. If `memory` is more than that, raises UserError.
         """
         title = title_of(function)
         self.progress(title, 0, len(items))

@@ -168,8 +168,8 @@ class PublishedIdSplit(IdSplit):
         for split, path in self._named():
             if now[split] != self.recorded[split]:
                 raise ConfigError(
-                    f"source {source}: split.{split}: {path} has changed since the corpus was built; restore it, or build again "
-                    "if it should stay so, as when ids of forgotten documents were removed"
+                    f"source {source}: split.{split}: {path} has changed since the corpus was built; restore it or, if the "
+                    "change was intended (ids of forgotten documents removed, for example), build again"
                 )
         return super().label(docs, source)
 

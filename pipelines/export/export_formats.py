@@ -10,7 +10,7 @@ import json
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -46,8 +46,10 @@ def _row_groups(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def write_jsonl(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
-    """Write tables of `schema` as gzipped JSON lines. Dates are written as ISO 8601 text; those outside of the
-    years 1 to 9999, which it lacks, become null, and so do NaN and infinities, which JSON lacks.
+    """Write tables of `schema` as gzipped JSON lines. Dates are written as ISO 8601 text. In a column
+    of dates, those outside the years 1 to 9999, the range of Python's dates, become null (with a time
+    zone other than UTC, also those within a day of its ends), as do NaN and infinities in a column of numbers, which
+    JSON lacks.
     """
     # The header has no time and no name, so that the same documents give the same bytes.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=sink, mtime=0) as packed:
@@ -91,7 +93,9 @@ def _finite(table: pa.Table) -> pa.Table:
             table = table.set_column(number, field.name, table.column(number).cast(exact, safe=False))
         elif pa.types.is_timestamp(field.type) or pa.types.is_date(field.type):
             column, kind = table.column(number), field.type
-            first, last = (pa.scalar(end, kind) for end in (datetime.min, datetime.max))
+            # In another time zone than UTC, Python's range ends up to a day earlier or later.
+            margin = timedelta(days=0 if getattr(kind, "tz", None) in (None, "UTC") else 1)
+            first, last = (pa.scalar(end, kind) for end in (datetime.min + margin, datetime.max - margin))
             has_year = pc.and_(pc.greater_equal(column, first), pc.less_equal(column, last))
             table = table.set_column(number, field, pc.if_else(has_year, column, None))
     return table

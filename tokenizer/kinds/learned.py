@@ -17,7 +17,7 @@ and 1 for others). Rarer characters are unknown.
 
 
 LARGEST_VOCABULARY = 1 << 24
-"""The largest vocabulary that may be requested; that of XLM-V (Liang et al. 2023), one of the largest that are
+"""The largest vocabulary that may be requested; that of XLM-V (Liang et al. 2023), one of the largest
 published, has a million tokens. The library reserves memory for all tokens in advance, and ends the process
 if there is too little.
 """

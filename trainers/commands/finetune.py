@@ -220,13 +220,15 @@ def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
 
 
 def _is_finished(run: LocalPath, model: str, base: str) -> bool:
-    """Return whether a run whose base is gone has finished, and say so. False if `model` is not its base."""
+    """Return whether a run has finished whose base, or the checkpoint of it that the run began from, is gone,
+    and say so. False if `model` is not its base.
+    """
     file = run / "finished.json"
     if not file.exists() or str(parse_local(model, "model").resolve()) != base:
         return False
     print(
         f"{run}: finished at step {read_json(file)['step']}, nothing to do; the settings given were not compared with those of "
-        f"the run, because its base {base} is gone"
+        f"the run, because its base {base}, or the checkpoint of it that the run began from, is gone"
     )
     return True
 

@@ -88,8 +88,8 @@ def evidence_column(step: PublishedStep) -> str:
 
 
 def items_of_texts(step: PublishedStep) -> dict[tuple[str, str], list[str]]:
-    """Map each text that a step searched for, as (item, field) of SPAN, to all items that have this text in
-    that field.
+    """Map each text that a step searched for to all items that have it. The key is the (item, field) under
+    which the text is found (see SPAN).
     """
     items: dict[tuple[str, str], dict[str, None]] = {}
     for row in _texts_of_items(step):

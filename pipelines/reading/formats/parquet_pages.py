@@ -47,9 +47,9 @@ class Pages(NamedTuple):
 
 def row_groups(handle: Any) -> Iterator[list[ColumnChunk]]:
     """Yield the columns of each row group, read from the footer. `handle` is the file, open for reading.
-    Raises BrokenInput at a row group that cannot be understood.
+    Raises BrokenInput at a row group that cannot be understood or lies beyond the end of the file.
     """
-    handle.seek(-8, os.SEEK_END)
+    whole = handle.seek(-8, os.SEEK_END) + 8
     size = int.from_bytes(handle.read(4), "little")
     handle.seek(-8 - size, os.SEEK_END)
     reader = _Compact(handle.read(size))
@@ -59,7 +59,10 @@ def row_groups(handle: Any) -> Iterator[list[ColumnChunk]]:
                 reader.field(kind, _NESTED)
                 continue
             for inner in reader.elements():
-                yield [_column_chunk(chunk[_COLUMN]) for chunk in reader.value(inner, _NESTED)[_COLUMNS]]
+                chunks = [_column_chunk(chunk[_COLUMN]) for chunk in reader.value(inner, _NESTED)[_COLUMNS]]
+                if any(chunk.end > whole for chunk in chunks):
+                    raise BrokenInput("corrupt")
+                yield chunks
     except (AttributeError, LookupError, TypeError, ValueError):  # the last: also a name that is not UTF-8
         raise BrokenInput("corrupt") from None
 

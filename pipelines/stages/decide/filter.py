@@ -209,7 +209,9 @@ def _bound(rule: Rule, bound: Threshold | None, kind: pa.DataType) -> pa.Scalar:
 
 
 def _comparable(rule: Rule, kind: pa.DataType) -> pa.DataType:
-    """Return the type in which a column of type `kind` is compared with a bound."""
+    """Return the type in which a column of type `kind` is compared with a bound. Integers are compared as
+    float64, which rounds those beyond 2**53.
+    """
     if pa.types.is_floating(kind) or pa.types.is_timestamp(kind):
         return kind  # in float64, a float32 ratio of exactly 0.1 would be greater than the bound 0.1
     if pa.types.is_integer(kind):

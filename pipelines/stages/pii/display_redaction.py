@@ -38,8 +38,11 @@ def redact_values(corpus: Corpus, part: Part, values: list[Any], *, numbers: boo
     dictionaries, the keys included. With `numbers`, integers of six or more digits are redacted too.
     """
     texts = list(dict.fromkeys(texts_in(values, numbers)))
-    redacted: list[Any] = replace_texts(values, dict(zip(texts, redact_texts(corpus, part, texts), strict=True)))
-    return redacted
+    redacted = dict(zip(texts, redact_texts(corpus, part, texts), strict=True))
+    if all(text == other for text, other in redacted.items()):
+        return values
+    replaced: list[Any] = replace_texts(values, redacted, numbers)
+    return replaced
 
 
 def redact_row(corpus: Corpus, part: Part, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,8 +68,8 @@ def _only_annotates(step: PublishedStep) -> bool:
 
 
 def _with_placeholders(step: PublishedStep, names: bool = True) -> Pii | None:
-    """Return the stage of a pii step, changed so that it puts placeholders in place of everything that it
-    finds. With `names` false, it uses no NER model; it is None if the step finds nothing without one.
+    """Return the stage of a pii step, changed to put placeholders in place of all that it finds. With
+    `names` false, the stage uses no NER model; None if nothing is left to find.
     """
     knobs = step.manifest.identity["knobs"] | {"action": "placeholder", "actions": {}, "fields": []}
     if not names and knobs.get("ner_model"):

@@ -99,34 +99,48 @@ def texts_in(value: Any, numbers: bool = True) -> list[str]:
     """Return all strings of a value, also those in lists, tuples and dictionaries, the keys included. With
     `numbers`, its integers of _MIN_DIGITS or more digits are returned too, converted to strings.
     """
-    if isinstance(value, str):
-        return [_clean(value)]
-    if numbers and isinstance(value, int) and not isinstance(value, bool) and len(str(abs(value))) >= _MIN_DIGITS:
-        return [str(value)]
-    if isinstance(value, dict):
-        return [text for pair in value.items() for entry in pair for text in texts_in(entry, numbers)]
-    if isinstance(value, list | tuple):
-        return [text for entry in value for text in texts_in(entry, numbers)]
-    return []
+    found, pending = [], [value]
+    while pending:  # not recursively: JSON may be nested almost as deeply as Python's calls
+        entry = pending.pop()
+        if isinstance(entry, str):
+            found.append(_clean(entry))
+        elif isinstance(entry, dict):
+            pending += [each for pair in reversed(entry.items()) for each in reversed(pair)]
+        elif isinstance(entry, list | tuple):
+            pending += reversed(entry)
+        elif numbers and _is_long_number(entry):
+            found.append(str(entry))
+    return found
 
 
-def replace_texts(value: Any, redacted: Mapping[str, str]) -> Any:
-    """Return a value with each of its `texts_in` that `redacted` maps to another text replaced by that text.
-    Keys of a dictionary stay distinct.
+def _is_long_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and len(str(abs(value))) >= _MIN_DIGITS
+
+
+def replace_texts(value: Any, redacted: Mapping[str, str], numbers: bool = True) -> Any:
+    """Return a value in which each text (see `texts_in`) is replaced by the one that `redacted` maps it to,
+    if any. The keys of a dictionary stay distinct.
     """
     if isinstance(value, dict):
         new: dict[str, Any] = {}
         for name, entry in value.items():
-            other = replace_texts(name, redacted)
+            other = replace_texts(name, redacted, numbers)
             while other in new:
                 other += "'"
-            new[other] = replace_texts(entry, redacted)
+            new[other] = replace_texts(entry, redacted, numbers)
         return new
     if isinstance(value, list | tuple):
-        return type(value)(replace_texts(entry, redacted) for entry in value)
-    for text in texts_in(value):
-        return value if redacted.get(text, text) == text else redacted[text]
-    return value
+        entries = []
+        for entry in value:  # a comprehension would take two calls for each level
+            entries.append(replace_texts(entry, redacted, numbers))
+        return type(value)(entries)
+    if isinstance(value, str):
+        text = _clean(value)
+    elif numbers and _is_long_number(value):
+        text = str(value)
+    else:
+        return value
+    return value if redacted.get(text, text) == text else redacted[text]
 
 
 def is_url(value: str) -> bool:

@@ -299,9 +299,9 @@ class Pii(ReadsText, PartStage):
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
     def search_values(self, values: Sequence[str], owners: Sequence[bytes]) -> list[tuple[str, Mapping[str, int]]]:
-        """Return each of `values`, short texts of the documents `owners` outside their text, with the finds
-        replaced, and the number of finds by entity. In a value that is a URL, an e-mail address is found
-        also after a path and with `%40` for `@`.
+        """Return, for each value, the value with its finds replaced, and the number of finds by entity.
+        `values` are short texts from outside the documents' text, and `owners` the ids of their documents. In
+        a URL, an e-mail address is also found after a path, and with `%40` in place of `@`.
         """
         urls = {row for row, value in enumerate(values) if is_url(value)}
         searched = [decode_at(value) if row in urls else value for row, value in enumerate(values)]

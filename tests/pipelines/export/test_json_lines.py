@@ -33,7 +33,7 @@ def test_dates_are_iso_8601_and_numbers_are_those_of_json():
     ]
 
 
-def test_dates_outside_of_the_years_of_iso_8601_are_null():
+def test_dates_that_python_lacks_are_null():
     kinds = [
         pa.date32(),
         pa.date64(),
@@ -47,6 +47,10 @@ def test_dates_outside_of_the_years_of_iso_8601_are_null():
     assert [{value and value[:10] for value in row.values()} for row in rows] == [
         {None}, {"0001-01-01"}, {"9999-12-31"}, {None},
     ]  # fmt: skip
+    zones = ("Asia/Tokyo", "-05:00")  # there, the first and the last day begin or end outside the range
+    table = pa.table([days[1:3].cast(pa.timestamp("s")).cast(pa.timestamp("s", zone)) for zone in zones], zones)
+    write_jsonl(table.schema, sink := io.BytesIO(), iter([table]))
+    assert set(gzip.decompress(sink.getvalue()).splitlines()) == {b'{"Asia/Tokyo": null, "-05:00": null}'}
 
 
 def test_columns_with_dates_can_be_read_again(tmp_path, monkeypatch):

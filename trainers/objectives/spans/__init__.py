@@ -1,1 +1,1 @@
-"""Objectives that replace spans of tokens, for encoder-decoders."""
+"""Objectives that replace spans of tokens."""

@@ -147,7 +147,7 @@ def propose_step(opened: OpenStudy, root: LocalPath, table: RunTable, laws: LawS
 
 def read_proposal(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
     """Return the share of each leaf domain in the mixture in `proposal.yaml`. Raises UserError if there is no
-    proposal or it lacks `weights`, and ConfigError if it names a domain that the corpus lacks.
+    proposal or it lacks `weights`, and ConfigError if these are not shares or name a domain that the corpus lacks.
     """
     record = _load_proposal(root)
     opened.require_domains(PROPOSAL, record["weights"])
@@ -159,23 +159,26 @@ def read_proposal(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
 
 def read_full_proposal(root: LocalPath) -> tuple[Proposal, str]:
     """Return the proposal in `proposal.yaml` and its `proposal_basis`. Raises UserError if the file is
-    missing or incomplete.
+    missing, incomplete or damaged, and ConfigError if its weights are not shares.
     """
     record = _load_proposal(root)
     try:
         return parse_proposal(record), record["basis"]
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
         raise UserError(f"{root / PROPOSAL}: lacks {error}; make it again with `study propose`") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{root / PROPOSAL}: is damaged ({error}); make it again with `study propose`") from None
 
 
 def _load_proposal(root: LocalPath) -> dict[str, Any]:
     if not (root / PROPOSAL).exists():
         raise UserError(f"{root}: has no {PROPOSAL} yet; make it with `study propose`")
     record = load_yaml(root / PROPOSAL)
-    if not isinstance(record.get("weights"), dict):
-        raise UserError(f"{root / PROPOSAL}: lacks the mapping 'weights'; make it again with `study propose`")
-    for shares in (record["weights"], record.get("shares", record["weights"])):
-        parse(Data, {"weights": shares}, str(root / PROPOSAL))  # raises for a share that is no number of 0 or more
+    for name in ("weights", "shares") if "shares" in record else ("weights",):
+        if not isinstance(record.get(name), dict):
+            raise UserError(f"{root / PROPOSAL}: lacks the mapping {name!r}; make it again with `study propose`")
+        where = f"{root / PROPOSAL}{': in shares' if name == 'shares' else ''}"
+        parse(Data, {"weights": record[name]}, where)  # raises unless every share is a number, 0 or more
     return record
 
 

@@ -126,7 +126,7 @@ def repeated_lines(runs: Sequence[StudyRun]) -> list[str]:
     first: dict[tuple[str, ...], str] = {}
     pairs = [(entry, first.setdefault(tuple(its), entry)) for entry, its in keys.items()]
     return [
-        f"{entry} has the settings and the mixture of {other}: both are the same runs, so their difference says nothing"
+        f"{entry} has the settings and the mixture of {other}: both have the same runs, so their difference says nothing"
         for entry, other in pairs
         if entry != other
     ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gristmill.errors import UserError
+from gristmill.page.formats import decimals, signed
 from gristmill.storage.disk import LocalPath
 from trainers.studies.designs.study_run import StudyRun
 from trainers.studies.designs.study_runs import OpenStudy
@@ -113,16 +114,12 @@ def verdict_lines(verdict: StudyVerdict, level: float) -> list[str]:
     """
     lines = [f"{'':32} {'pairs':>5} {'mean':>8} {'difference':>10} {'error':>8} {f'{level:.0%} interval':>20}  verdict"]
     for each in verdict.overall:
-        mean, error = _shown(each.mean, ".4f"), _shown(each.error, ".4f")
-        interval = f"{_shown(each.low, '+.4f')} to {_shown(each.high, '+.4f')}"
-        shown = f"{_shown(each.difference, '+.4f'):>10} {error:>8} {interval:>20}"
+        mean, error = decimals(each.mean, 4), decimals(each.error, 4)
+        interval = f"{signed(each.low, 4)} to {signed(each.high, 4)}"
+        shown = f"{signed(each.difference, 4):>10} {error:>8} {interval:>20}"
         note = f" ({each.reason})" if each.reason else ""
         if each.entry == verdict.baseline:
             lines.append(f"{each.entry[-32:]:32} {each.pairs:5} {mean:>8} {'':40}  the baseline")
         else:
             lines.append(f"{each.entry[-32:]:32} {each.pairs:5} {mean:>8} {shown}  {each.verdict}{note}")
     return lines
-
-
-def _shown(value: float, form: str) -> str:
-    return "–" if np.isnan(value) else format(value, form)

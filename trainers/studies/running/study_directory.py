@@ -35,7 +35,7 @@ def load_study(path: Path, overrides: Iterable[str] = ()) -> Study:
         raise ConfigError(f"{path}: holds no {STUDY}; give a study file, or a directory in which a study has run")
     data = load_yaml(file)
     output = data.get("output")
-    if path.is_dir() and isinstance(output, str) and Path(output).resolve() != path.resolve():
+    if path.is_dir() and isinstance(output, str) and "\0" not in output and Path(output).resolve() != path.resolve():
         data = {**data, "output": str(path.absolute())}
     return parse(Study, override(data, list(overrides)), str(file))
 
@@ -74,7 +74,7 @@ def check_registered(study: Study, root: LocalPath) -> None:
         names = sorted(n for n in {*known, *rule} if known.get(n) != rule.get(n))
         raise ConflictError(
             f"{root}: {', '.join(names)} {'differ' if len(names) > 1 else 'differs'} from what was registered before the "
-            f"first run ({REGISTERED}); set the values of {root / STUDY} again, or give the changed study another output"
+            f"first run ({REGISTERED}); use the values in {root / STUDY}, or give the changed study another output"
         )
 
 

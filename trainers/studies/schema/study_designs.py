@@ -9,7 +9,7 @@ from typing import Any, Literal
 from trainers.config.architecture import require
 
 MOST_RUNS = 10_000
-"""The largest number of mixtures of a design, and of seeds of an entry."""
+"""The largest number of mixtures of a design, of seeds of an entry, and of anchors."""
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 

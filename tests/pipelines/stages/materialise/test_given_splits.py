@@ -247,8 +247,8 @@ def test_a_list_that_changed_since_the_build_is_refused(corpus, tmp_path):
     assert set(pa.chunked_array([part.splits() for part in parts]).to_pylist()) == set(SPLITS)
     (tmp_path / "dev.txt").write_text("web/all.jsonl#1\n")
     message = (
-        r"source web: split.validation: .*dev.txt has changed since the corpus was built; restore it, or build again "
-        r"if it should stay so, as when ids of forgotten documents were removed"
+        r"source web: split.validation: .*dev.txt has changed since the corpus was built; restore it or, if the "
+        r"change was intended \(ids of forgotten documents removed, for example\), build again"
     )
     for part in open_corpus(corpus.root).parts():
         with pytest.raises(ConfigError, match=message):

@@ -129,6 +129,13 @@ def test_a_field_within_a_field_is_searched() -> None:
     assert json.loads(found["pii_meta"][0].as_py()) == expected
 
 
+def test_values_that_are_nested_deeply_are_searched() -> None:
+    deep = '{"deep": ' + "[" * 800 + f'"{CANARIES[0]}"' + "]" * 800 + "}"
+    docs = table((None, {})).set_column(3, "meta", pa.array([deep]))
+    found = Pii(entities=("EMAIL_ADDRESS",), fields=("meta",)).annotate(docs)
+    assert found["pii_meta"][0].as_py() == deep.replace(" ", "").replace(CANARIES[0], "<EMAIL_ADDRESS>")
+
+
 @pytest.mark.parametrize("name", ["text", "meta.", "url.host", "author", ""])
 def test_other_fields_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"fields: got .*expected url, meta for all other fields"):

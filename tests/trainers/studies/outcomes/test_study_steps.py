@@ -382,7 +382,7 @@ def test_entries_with_equal_settings_are_said_to_be_the_same_runs(file):
     entries = "entries: {a: {}, b: {settings: {optimizer.learning_rate: 1e-3}}, c: {}}"
     study, root = opened(file, "confirmation=null", f"design={{kind: list, baseline: a, seeds: 2, {entries}}}")
     finish(root, study.proxies)
-    line = "c has the settings and the mixture of a: both are the same runs, so their difference says nothing"
+    line = "c has the settings and the mixture of a: both have the same runs, so their difference says nothing"
     lines = plan_lines(plan_study(study, root, 2))
     assert [each for each in lines if "same runs" in each] == [line]
     assert write_study_page(study, root).read_text().count(line) == 1
