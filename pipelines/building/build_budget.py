@@ -23,7 +23,11 @@ def close_and_record(
 ) -> None:
     """Close the cluster and print the budget of the build. If a step was built, also write the budget to
     `run.json` in the output directory `root`. `began` is the value of `time.monotonic()` when the build
-    began, and `before` is the processor time in seconds that this process had spent by then.
+    began.
+
+    `before` is the processor time in seconds, as `processor_seconds` gives it, that the process had spent on
+    other things when the build began; the budget leaves it out. The caller then also called `take_account`,
+    which discards the purposes of that time. By default, the budget includes the start of the process.
     """
     # Measured before Ray ends, because what its processes used cannot be found out afterwards.
     seconds, own, workers = processor_seconds() - before, take_account(), cluster.workers

@@ -1,5 +1,5 @@
-"""Translation language modelling (XLM: Conneau and Lample, 2019, section 3.3): the two sides of a pair are
-one text, and tokens of both sides are masked, so that one language helps to predict the other.
+"""Translation language modelling (XLM: Conneau and Lample, 2019, section 3.4): the two sides of a pair are
+read as one text, and tokens of both sides are masked, so that one language helps to predict the other.
 
     source     the curtains were blue
     target     les rideaux étaient bleus

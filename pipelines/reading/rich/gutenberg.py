@@ -60,10 +60,13 @@ def read_gutenberg(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield the book in a file as one document: the text between the line that marks its start and the line
     that marks its end, without the credits at its beginning.
 
-    Files are UTF-8, or in the encoding that the line `Character set encoding:` names; others are set aside as
-    `undecodable`. `meta` gets `title`, `author`, `translator`, `editor`, `language`, `released` and `ebook`
-    (the number of the book), each if the file states it. A file without a start line is set aside as
-    `not_gutenberg`, and a book without an end line as `truncated`.
+    A file is decoded as UTF-8 or, if that fails, in the encoding that its line `Character set encoding:`
+    names. Only the names in `_ENCODINGS` are known; Latin-1 and ASCII are read as Windows-1252, as in HTML. A
+    file that cannot be decoded is set aside as `undecodable`, an empty file as `empty`, any other file
+    without a start line as `not_gutenberg`, and a book without an end line as `truncated`.
+
+    `meta` gets `title`, `author`, `translator`, `editor`, `language`, `released` and `ebook` (the number of
+    the book), each if the file states it.
 
     A file over `max_document_bytes` is set aside as `oversized`. If the source splits documents (`oversized:
     split`), the limit for a file is `max_file_bytes` instead, and a book over `max_document_bytes` is cut
