@@ -204,9 +204,9 @@ def test_bad_requests(files, monkeypatch, capsys, arguments, message):
 
 def test_control_characters_in_names(files, monkeypatch):
     monkeypatch.chdir(files)
-    (files / "web").rename(files / "we\x7f\n\u2028b")
-    assert main(["init", "we\x7f\n\u2028b", "--output", "a\nb.yaml"]) == 0
-    assert load_corpus_config(files / "a\nb.yaml").sources[0].root == "we\x7f\n\u2028b"
+    (files / "web").rename(files / "we\x7f\n\u2028\uffffb")
+    assert main(["init", "we\x7f\n\u2028\uffffb", "--output", "a\nb.yaml"]) == 0
+    assert load_corpus_config(files / "a\nb.yaml").sources[0].root == "we\x7f\n\u2028\uffffb"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from gristmill.errors import SourceError
 from pipelines.reading.documents import read_documents
 from pipelines.reading.entries.listing import list_files
+from pipelines.reading.entries.reasons import BrokenInput
 from pipelines.reading.formats.parquet_pages import _header, row_groups, scan_pages
 from pipelines.reading.sources.source import Source
 
@@ -212,6 +213,13 @@ def test_a_path_of_a_column_that_is_not_utf8_is_damage(read: Callable, encoding:
     data[data.rindex(b"other")] = 0x8B  # in the row group; the schema comes before
     found = read("a.parquet", bytes(data), format="parquet")
     assert (found.texts, found.bad) == ([], [("a.parquet", 0, "corrupt", None)])
+
+
+def test_columns_beyond_the_end_of_the_file_are_damage() -> None:
+    data = parquet(pa.table({"text": ["a" * 9999]}), compression="none")
+    assert next(row_groups(io.BytesIO(data)))[0].path == "text"
+    with pytest.raises(BrokenInput, match="corrupt"):
+        next(row_groups(io.BytesIO(data[9000:])))  # what is left has the whole footer
 
 
 def test_a_column_that_contradicts_its_metadata_is_damage(read: Callable) -> None:

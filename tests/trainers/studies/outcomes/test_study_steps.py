@@ -200,7 +200,7 @@ def test_doremi_without_its_section_is_an_error(file):
 @pytest.mark.long
 def test_a_proposal_is_what_a_run_takes_as_weights(fitted):
     study, root, fit = fitted
-    propose_step(study, root, fit.table, fit.laws)
+    proposal = propose_step(study, root, fit.table, fit.laws)
     data = read_weights(Data(weights=str(root / PROPOSAL)))
     assert data.weights == yaml.safe_load((root / PROPOSAL).read_text())["weights"]
     assert read_weights(Data(weights="uniform")).weights == "uniform"
@@ -212,6 +212,17 @@ def test_a_proposal_is_what_a_run_takes_as_weights(fitted):
     (root / PROPOSAL).write_text("predicted: 3\n")
     with pytest.raises(UserError, match="lacks the mapping 'weights'; make it again with `study propose`"):
         read_proposal(study, root)
+    record = proposal_record(proposal) | {"basis": "x"}
+    prior = record["baselines"]["prior"]
+    damaged = {
+        "lacks the mapping 'shares'": record | {"shares": "code"},
+        "in shares: weights.code: got 'x'": record | {"shares": {"code": "x"}},
+        "is damaged": record | {"baselines": {"prior": prior | {"weights": prior["weights"] | {"code": "x"}}}},
+    }
+    for message, content in damaged.items():
+        (root / PROPOSAL).write_text(yaml.safe_dump(content))
+        with pytest.raises(UserError, match=message):
+            read_full_proposal(root)
 
 
 @pytest.mark.parametrize(

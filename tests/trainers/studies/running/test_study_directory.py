@@ -36,6 +36,9 @@ def test_the_directory_of_a_study_may_be_moved(file):
     assert register(found, moved) == [f"output: {str(root)!r} -> {str(moved)!r}"]
     assert root_of(load_study(moved, ["output=elsewhere"])).name == "elsewhere"
     assert not root.exists()
+    edited = moved / "study.yaml"
+    edited.write_text(edited.read_text().replace(f"output: {moved}", 'output: "\\0"'))
+    assert load_study(moved).output == "\0"  # refused where it is used
 
 
 def test_a_rule_is_fixed_once_it_is_registered(file):
