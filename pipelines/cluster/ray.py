@@ -124,8 +124,8 @@ class RayCluster:
         self._started = True
 
     def _look_around(self) -> None:
-        """Update, at most every 5 seconds, which nodes are alive, when one was last lost and, in a joined
-        cluster, the number of workers.
+        """Update, at most every 5 seconds, which nodes are alive, when one was last lost, when the largest one
+        last became smaller and, in a joined cluster, the number of workers.
         """
         if time.monotonic() - self._counted < _COUNT_SECONDS:
             return
@@ -164,7 +164,7 @@ class RayCluster:
 
     def _exceeds_all_nodes(self, room: int | None) -> bool:
         """Return whether a task with the memory limit `room` needs more than any node alive has, and no larger
-        node came in the last minutes. Ray reports no error for such a task, and keeps it waiting for a new node.
+        node has come for 5 minutes. Ray reports no error for such a task, and keeps it waiting for a new node.
         """
         if room is None or not self._nodes or room <= self._largest:
             return False
@@ -264,7 +264,7 @@ class RayCluster:
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
         """Run a task once on Ray, and return or raise as `LocalCluster.fits` does. A task whose process is
-        killed or crashes does not fit. If no node alive has `memory` bytes any more, return True: nothing is
+        killed or crashes does not fit. If no node has had `memory` bytes for 5 minutes, return True: nothing is
         known about the task. Must be called after `map`, which starts Ray.
         """
         import ray
